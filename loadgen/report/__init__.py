@@ -17,7 +17,8 @@ def write_all(report: SweepReport, out_dir: Path) -> dict[str, Path]:
     """Write the three files into ``out_dir`` (made if missing) and return their paths by kind.
 
     Each is written whole beside its name and then renamed, all writes before the first rename: a full disk
-    or a crash leaves the previous files, never half a file. Raises `UserError` when the folder cannot be written.
+    or a crash leaves the previous files, never half a file. Raises `UserError` when the folder cannot be
+    written.
     """
     texts = {"json": to_json(report), "csv": to_csv(report), "html": to_html(report)}
     return write_files({kind: out_dir / f"report.{kind}" for kind in texts}, texts)

@@ -23,6 +23,11 @@ class Point:
         return any(level.valid for level in self.levels)
 
     @property
+    def judged(self) -> bool:
+        """True when a repeat that counts had anything to judge; else its goodput is no measurement."""
+        return self.valid and any(level.eligible for level in self.used)
+
+    @property
     def used(self) -> tuple[LevelResult, ...]:
         """The repeats that the means are taken over."""
         return tuple(level for level in self.levels if level.valid) or self.levels
@@ -154,7 +159,7 @@ class Limit:
 
 def limit_of(report: SweepReport) -> Limit:
     """What breaks first: the largest badput bucket at the first load above the peak, else at the peak."""
-    measured = [p for p in points(report) if p.valid]
+    measured = [p for p in points(report) if p.judged]
     peak = report.peak.load
     if not measured:
         return Limit(None, "Not known", "No level gave a result that counts.")

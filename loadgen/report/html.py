@@ -194,7 +194,7 @@ def _attainment(report: SweepReport) -> str:
     chart = _both(
         lambda ident, width: plots.attainment(found, report.peak, loads, ident, width), "attainment"
     )
-    note = "The goodput peak is not where everyone is served well: choose the load by the share that must be good."
+    note = "Where goodput peaks not everyone is served well: choose the load by the share that must be good."
     return el("section", el("h2", "Attainment against load"), el("p", note, class_="soft"), chart)
 
 
@@ -224,7 +224,9 @@ def _latency(report: SweepReport) -> str:
 
         heading = el("h3", f"{name} {el('span', esc(meaning), class_='soft')}")
         charts.append(el("div", heading, _both(draw, which, _HALF)))
-    note = "Of completed and failed requests alike, where known; the dashed lines are the bounds of the SLO."
+    note = (
+        "Over the requests of the window that have such a value; the dashed lines are the bounds of the SLO."
+    )
     return el(
         "section",
         el("h2", "Latency against load"),

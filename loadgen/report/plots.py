@@ -67,7 +67,7 @@ def goodput(points: Sequence[Point], peak: Peak, loads: Loads, ident: str, width
     ticks = svg.nice_ticks(highest)
     y = Scale(0, ticks[-1], frame.y0, frame.y1)
     parts = value_axis(frame, y, ticks, [number(t) for t in ticks], "requests per second")
-    used = [p for p in points if p.valid]
+    used = [p for p in points if p.judged]
     if peak.plateau is not None and peak.plateau[1] > peak.plateau[0]:
         left, right = x(peak.plateau[0]), x(peak.plateau[1])
         tip = f"Plateau: loads {number(peak.plateau[0])} to {number(peak.plateau[1])} cannot be told apart"
@@ -109,8 +109,11 @@ def goodput(points: Sequence[Point], peak: Peak, loads: Loads, ident: str, width
 def _goodput_marks(point: Point, x: Scale, y: Scale) -> list[str]:
     """Whisker and dot of one load; its repeats as small dots; a cross where no repeat counts."""
     at, up = x(point.load), y(point.goodput_rps)
-    if not point.valid:
-        why = "; ".join(dict.fromkeys(flag for level in point.levels for flag in level.flags)) or "not valid"
+    if not point.judged:
+        why = (
+            "; ".join(dict.fromkeys(flag for level in point.levels for flag in level.flags))
+            or "nothing to judge"
+        )
         tip = svg.el("title", svg.esc(f"load {number(point.load)} does not count: {why}"))
         return [svg.el("path", tip, d=f"M{at - 5:.1f},{up - 5:.1f}l10,10m0,-10l-10,10", class_="invalid")]
     parts = []
@@ -157,7 +160,8 @@ def attainment(points: Sequence[Point], peak: Peak, loads: Loads, ident: str, wi
         else ""
     )
     parts += loads_axis(frame, x, loads)
-    said = []
+    said: list[str] = []
+    labels: list[str] = []
     for i, capacity in enumerate(peak.capacity):
         if capacity.load is None:
             said.append(f"No load held {capacity.share:.0%}.")
@@ -165,17 +169,13 @@ def attainment(points: Sequence[Point], peak: Peak, loads: Loads, ident: str, wi
         at = x(capacity.load)
         label = f"{capacity.share:.0%} up to {number(capacity.load)}"
         said.append(f"{label}.")
-        level = frame.y0 - 12 - 18 * i
+        foot, up = frame.y0 - 12 - 18 * i, y(capacity.share)
         left = at - frame.x0 > 8.0 * len(label)
-        parts.append(svg.line(at, y(capacity.share), at, frame.y0, class_="capacity-line"))
-        parts.append(
-            svg.el("path", d=f"M{at:.1f},{y(capacity.share) - 7:.1f}l-5,-8h10Z", class_="capacity-mark")
-        )
-        parts.append(
-            svg.text(
-                at + (-6 if left else 6), level, label, class_="note", text_anchor="end" if left else "start"
-            )
-        )
+        anchor = {"x": at + (-6 if left else 6), "y": foot, "text_anchor": "end" if left else "start"}
+        corner = svg.path([(frame.x0, up), (at, up), (at, frame.y0)])
+        parts.append(svg.el("path", d=corner, class_="capacity-line"))
+        labels.append(svg.el("text", svg.esc(label), class_="capacity-label", **anchor))
+    parts += labels
     for p, a in known:
         tip = svg.el("title", svg.esc(f"load {number(p.load)}: {percent(a)} good"))
         parts.append(svg.el("circle", tip, cx=x(p.load), cy=y(a), r=4.0, class_="dot goodput"))
