@@ -1,0 +1,96 @@
+"""What a person should know about a page: what is missing and which setting brings it, what will break."""
+
+from __future__ import annotations
+
+from sidecar.engine.catalog import Catalog, Deprecation, SignalSpec, parse_version
+from sidecar.engine.view import Missing, Notice
+
+_PREVIOUS_MINOR = "--show-hidden-metrics-for-version={}.{}"
+
+
+def advise(
+    catalog: Catalog,
+    on_page: frozenset[str],
+    mapped: frozenset[str],
+    *,
+    version: str | None,
+    generation: str,
+    recognised: bool,
+    openmetrics: bool,
+) -> tuple[tuple[Missing, ...], tuple[Notice, ...]]:
+    """Core signals the page lacks, each with the likely cause, and notices for the whole page."""
+    notices: list[Notice] = []
+    if not recognised:
+        notices.append(_nothing_known(on_page))
+    elif not mapped:
+        notices.append(Notice("no_signals", "the page has none of the signals that can be mapped"))
+    if openmetrics and catalog.server == "vllm" and recognised:
+        notices.append(
+            Notice(
+                "rust_frontend",
+                "OpenMetrics page (vLLM's Rust front end): some families are not on it, "
+                "others appear at first use",
+            )
+        )
+    for name in sorted(on_page):
+        family = _deprecated_family(name, catalog)
+        if family is not None:
+            notices.append(Notice("deprecated", _deprecation(family)))
+    missing = tuple(
+        Missing(spec.name, _why(spec, catalog, version, generation, recognised))
+        for spec in catalog.signals
+        if spec.core and spec.name not in mapped
+    )
+    return missing, tuple(dict.fromkeys(notices))
+
+
+def _nothing_known(on_page: frozenset[str]) -> Notice:
+    if not on_page:
+        return Notice("empty_page", "the page has no samples: nothing is known of the engine")
+    if any(name.startswith(("http_request", "process_", "python_")) for name in on_page):
+        return Notice(
+            "log_stats_disabled",
+            "only process and HTTP metrics: the engine was likely started with --disable-log-stats",
+        )
+    return Notice("unknown_server", "no family of a known inference server is on the page")
+
+
+def _deprecated_family(name: str, catalog: Catalog) -> Deprecation | None:
+    for suffix in ("", "_count"):
+        family = name.removesuffix(suffix) if suffix else name
+        if (suffix == "" or family != name) and family in catalog.deprecated:
+            return catalog.deprecated[family]
+    return None
+
+
+def _deprecation(what: Deprecation) -> str:
+    parts = [f"{what.name} is deprecated since {what.since}"]
+    if what.hidden_from:
+        parts.append(f"hidden from {what.hidden_from}")
+    parts.append(
+        f"gone after {what.gone_after}" if what.gone_after else "still filled in the newest known release"
+    )
+    if what.use:
+        parts.append(f"use {what.use}")
+    return ", ".join(parts)
+
+
+def _why(spec: SignalSpec, catalog: Catalog, version: str | None, generation: str, recognised: bool) -> str:
+    if not recognised:
+        return "no family of this server is on the page (with vLLM: is --disable-log-stats set?)"
+    release = parse_version(version)
+    if release is None:
+        return f"not on the page; a release that has it: {spec.names[0].declared}"
+    names = [n for n in spec.names if n.engine in (generation, "", "frontend") or not generation]
+    present = [n for n in names if n.in_release(release)]
+    if not present:
+        first = spec.names[0]
+        return f"{catalog.server} {version} does not have it ({first.name}: {first.declared})"
+    hidden = next((n for n in present if n.hidden_from is not None and release >= n.hidden_from), None)
+    if hidden is not None and hidden is present[0]:
+        return f"hidden: start with {_PREVIOUS_MINOR.format(release[0], release[1] - 1)}"
+    if spec.needs:
+        return f"needs: {spec.needs}"
+    if generation == "v0":
+        return "the old engine makes a series at its first observation: no request yet?"
+    return f"{present[0].name} should be on the page of this release"
