@@ -1,0 +1,173 @@
+"""Request and response heads: parsed by llhttp (httptools), then read once more, strictly.
+
+llhttp is lenient where old clients need it; a proxy must not be, because what two servers read differently
+can be smuggled past one of them. So a head that is ambiguous in any way is refused here and never forwarded.
+Pure: bytes in, data or ``Refused`` out.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import httptools
+
+from sidecar.proxy.framing import Body, ChunkedBody, LengthBody, NoBody, UntilClose
+
+_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([\t\x20-\x7e\x80-\xff]*)")
+_REQUEST_LINE = re.compile(rb"([A-Z][A-Z\-]{0,31}) ([\x21-\x7e\x80-\xff]+) HTTP/(\d)\.(\d)")
+_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) (\d{3})(?: [\t\x20-\x7e\x80-\xff]*)?")
+_LENGTH = re.compile(rb"\d{1,18}")
+
+Field = tuple[bytes, bytes]  # lower-case name, value without surrounding blanks
+
+
+class Refused(Exception):
+    """A head that is not passed on. ``status`` is the answer a client gets, ``reason`` the counter's
+    label."""
+
+    def __init__(self, status: HTTPStatus, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+
+
+def _bad(reason: str, message: str) -> Refused:
+    return Refused(HTTPStatus.BAD_REQUEST, reason, message)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A parsed head. ``lines`` are the raw lines (start line first, no CRLF), ``fields`` belong to
+    lines[1:]."""
+
+    lines: tuple[bytes, ...]
+    fields: tuple[Field, ...]
+    minor: int  # of HTTP/1.minor
+    method: bytes = b""
+    target: bytes = b""
+    status: int = 0
+
+    def values(self, name: bytes) -> list[bytes]:
+        """All values of a field, in order; ``name`` in lower case."""
+        return [value for key, value in self.fields if key == name]
+
+    def first(self, name: bytes) -> bytes:
+        """The first value, or empty."""
+        return next((value for key, value in self.fields if key == name), b"")
+
+    def tokens(self, name: bytes) -> list[bytes]:
+        """A comma-separated list field as lower-case tokens."""
+        return [t for v in self.values(name) for part in v.split(b",") if (t := part.strip(b" \t").lower())]
+
+    @property
+    def keep_alive(self) -> bool:
+        """What the head says about the connection's life."""
+        options = self.tokens(b"connection")
+        return b"close" not in options and (self.minor == 1 or b"keep-alive" in options)
+
+
+def parse_request(raw: bytes) -> Head:
+    """``raw`` runs to and with the empty line. Raises Refused."""
+    lines, fields = _lines(raw)
+    match = _REQUEST_LINE.fullmatch(lines[0])
+    if match is None:
+        raise _bad("request_line", "bad request line")
+    method, target, major, minor = match.groups()
+    if major != b"1" or minor not in b"01":
+        raise Refused(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "version", "HTTP/1.0 and HTTP/1.1 only")
+    if method == b"CONNECT":
+        raise Refused(
+            HTTPStatus.METHOD_NOT_ALLOWED, "connect", "this is no forward proxy: CONNECT is not allowed"
+        )
+    if target != b"*" and not target.startswith(b"/"):
+        raise _bad("absolute_form", "this is no forward proxy: the target must begin with /")
+    if target == b"*" and method != b"OPTIONS":
+        raise _bad("request_line", "only OPTIONS can have the target *")
+    if b"#" in target:
+        raise _bad("request_line", "a fragment in the request target")
+    head = Head(lines, fields, int(minor), method=method, target=target)
+    hosts = head.values(b"host")
+    if len(hosts) > 1 or (not hosts and head.minor == 1):
+        raise _bad("host", "exactly one Host field is needed")
+    if hosts and re.search(rb"[\s/\\@,?#]", hosts[0]):
+        raise _bad("host", "bad Host field")
+    _check_framing(head)
+    _ask_llhttp(httptools.HttpRequestParser, raw)
+    return head
+
+
+def parse_response(raw: bytes) -> Head:
+    """``raw`` runs to and with the empty line. Raises Refused (status 502)."""
+    try:
+        lines, fields = _lines(raw)
+        match = _STATUS_LINE.fullmatch(lines[0])
+        if match is None:
+            raise _bad("response", "the upstream's status line cannot be read")
+        head = Head(lines, fields, int(match[1]), status=int(match[2]))
+        _check_framing(head)
+        _ask_llhttp(httptools.HttpResponseParser, raw)
+    except Refused as error:
+        raise Refused(HTTPStatus.BAD_GATEWAY, "response", f"the upstream's answer: {error}") from None
+    return head
+
+
+def request_body(head: Head) -> Body:
+    """How the request's body is framed (``head`` has passed parse_request)."""
+    if head.values(b"transfer-encoding"):
+        return ChunkedBody()
+    length = head.first(b"content-length")
+    return LengthBody(int(length)) if length else NoBody()
+
+
+def response_body(head: Head, method: bytes) -> Body:
+    """How the answer to a request with ``method`` is framed (RFC 9112, 6.3)."""
+    if method == b"HEAD" or head.status in (204, 304) or head.status < 200:
+        return NoBody()
+    if head.values(b"transfer-encoding"):
+        return ChunkedBody()
+    length = head.first(b"content-length")
+    return LengthBody(int(length)) if length else UntilClose()
+
+
+def _lines(raw: bytes) -> tuple[tuple[bytes, ...], tuple[Field, ...]]:
+    lines = tuple(raw[:-4].split(b"\r\n"))
+    fields: list[Field] = []
+    for line in lines[1:]:
+        match = _LINE.fullmatch(line)
+        if match is None:
+            if line[:1] in (b" ", b"\t"):
+                raise _bad("folding", "obsolete line folding")
+            raise _bad("field", "bad header field (blank before the colon, bare CR or LF, control character)")
+        fields.append((match[1].lower(), match[2].rstrip(b" \t")))
+    return lines, tuple(fields)
+
+
+def _check_framing(head: Head) -> None:
+    lengths = head.values(b"content-length")
+    codings = head.values(b"transfer-encoding")
+    if lengths and codings:
+        raise _bad("framing", "both Content-Length and Transfer-Encoding")
+    if len(lengths) > 1:
+        raise _bad("framing", "more than one Content-Length")
+    if lengths and not _LENGTH.fullmatch(lengths[0]):
+        raise _bad("framing", "Content-Length is not a number")
+    if codings:
+        if head.minor == 0:
+            raise _bad("framing", "Transfer-Encoding in HTTP/1.0")
+        if len(codings) > 1 or codings[0].lower() != b"chunked":
+            raise Refused(HTTPStatus.NOT_IMPLEMENTED, "framing", "only the transfer coding chunked is known")
+
+
+class _Ignore:
+    """httptools wants a receiver; its verdict is all that is asked here."""
+
+
+def _ask_llhttp(parser: type[httptools.HttpRequestParser | httptools.HttpResponseParser], raw: bytes) -> None:
+    try:
+        parser(_Ignore()).feed_data(raw)
+    except httptools.HttpParserUpgrade:
+        pass  # an upgrade is for the caller to allow or not; the head itself is sound
+    except httptools.HttpParserError:
+        raise _bad("field", "the head is not valid HTTP/1.1") from None

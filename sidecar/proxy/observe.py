@@ -1,0 +1,276 @@
+"""Looking on without being noticed: the guard between the proxy's path and everything that measures.
+
+On the path a ``Watch`` only notes what passed and when (a list append). The meter runs later, from the event
+loop's next turn, when the bytes have left, and for many chunks at a time once the first token is known.
+Whatever goes wrong there is counted by reason and ends the observation of that request; it never reaches
+the request. Observing has a time budget: when it eats more than its share of the loop, it stops for a
+while (``overload``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from sidecar.proxy.trace import TraceContext
+from sidecar.requests.apis import RequestFacts, request_facts
+from sidecar.requests.records import Api, End, RequestRecord
+from sidecar.requests.stream import StreamMeter
+
+_BATCH_CHUNKS = 16
+_BATCH_BYTES = 64 * 1024
+# Observing may take half of the loop's time, and save up one second of it; beyond that it pauses.
+_SHARE = 0.5
+_BURST_NS = 1_000_000_000
+_PAUSE_NS = 10_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A model request whose last byte has arrived: what ``on_start`` gets. ``start_ns`` is that moment."""
+
+    request_id: str
+    api: Api
+    path: str
+    request_class: str
+    facts: RequestFacts
+    body: bytes  # the beginning of the request body, up to the capture limit
+    start_ns: int
+    trace: TraceContext | None = None
+
+
+@dataclass(slots=True)
+class Gate:
+    """Runs the observers of one proxy, within a budget; counts what was not observed in ``dropped``."""
+
+    on_record: Callable[[RequestRecord], None]
+    on_start: Callable[[Started], None] | None = None
+    capture_chars: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    _ready: list[Watch] = field(default_factory=list)
+    _scheduled: bool = False
+    _debt_ns: float = 0.0
+    _charged_ns: int = 0
+    _paused_until_ns: int = 0
+
+    def drop(self, reason: str) -> None:
+        """Count one observation that did not happen."""
+        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+
+    def open(self) -> bool:
+        """False while observing pauses for having been too slow."""
+        return not self._paused_until_ns or time.monotonic_ns() >= self._paused_until_ns
+
+    def schedule(self, watch: Watch) -> None:
+        """Have ``watch`` work off what it noted, once the loop has written what is to be written."""
+        watch.queued = True
+        self._ready.append(watch)
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self.run)
+
+    def run(self) -> None:
+        """Work off everything that is scheduled."""
+        self._scheduled = False
+        ready, self._ready = self._ready, []
+        begin = time.monotonic_ns()
+        if begin < self._paused_until_ns:
+            for watch in ready:
+                watch.give_up("overload")
+            return
+        for watch in ready:
+            watch.work()
+        self._charge(begin, time.monotonic_ns())
+
+    def _charge(self, begin: int, end: int) -> None:
+        refund = (end - self._charged_ns) * _SHARE
+        self._charged_ns = end
+        self._debt_ns = max(0.0, self._debt_ns + (end - begin) - refund)
+        if self._debt_ns > _BURST_NS:
+            self._debt_ns = 0.0
+            self._paused_until_ns = end + _PAUSE_NS
+
+
+class Watch:
+    """One model request on its way through. All ``note_*`` methods are cheap and never raise."""
+
+    __slots__ = (
+        "_api",
+        "_body",
+        "_body_room",
+        "_chunks",
+        "_eager",
+        "_end",
+        "_facts",
+        "_gate",
+        "_head",
+        "_held",
+        "_meter",
+        "_over",
+        "_request_class",
+        "_request_id",
+        "_start_ns",
+        "_started",
+        "_target",
+        "_trace",
+        "queued",
+    )
+
+    def __init__(
+        self,
+        gate: Gate,
+        api: Api,
+        *,
+        target: str,
+        request_class: str,
+        request_id: str,
+        trace: TraceContext | None,
+        capture: int,
+    ) -> None:
+        self._gate = gate
+        self._api = api
+        self._target = target
+        self._request_class = request_class
+        self._request_id = request_id
+        self._trace = trace
+        self._body: list[bytes] = []
+        self._body_room = capture
+        self._start_ns: int | None = None
+        self._facts: RequestFacts | None = None
+        self._started = False
+        self._head: tuple[int, list[tuple[str, str]], int] | None = None
+        self._chunks: list[tuple[bytes, int]] = []
+        self._held = 0
+        self._eager = True
+        self._meter: StreamMeter | None = None
+        self._end: tuple[End, int] | None = None
+        self._over = False
+        self.queued = False
+
+    def note_request_bytes(self, data: bytes) -> None:
+        """A piece of the request body; only its beginning is kept."""
+        if self._body_room > 0 and data:
+            self._body.append(data[: self._body_room])
+            self._body_room -= len(data)
+
+    def note_request_end(self, at_ns: int) -> None:
+        """The request's last byte has arrived."""
+        self._start_ns = at_ns
+        self._later()
+
+    def note_head(self, status: int, headers: list[tuple[str, str]], at_ns: int) -> None:
+        """The answer's head."""
+        self._head = (status, headers, at_ns)
+        self._later()
+
+    def note_chunk(self, data: bytes, at_ns: int) -> None:
+        """A piece of the answer's body, transfer coding taken off."""
+        self._chunks.append((data, at_ns))
+        self._held += len(data)
+        if (
+            self._eager or len(self._chunks) >= _BATCH_CHUNKS or self._held >= _BATCH_BYTES
+        ) and not self.queued:
+            self._later()
+
+    def note_end(self, end: End, at_ns: int) -> None:
+        """The answer is over."""
+        if self._end is None:
+            self._end = (end, at_ns)
+            self._later()
+
+    def give_up(self, reason: str) -> None:
+        """Stop observing this request and count why."""
+        self.queued = False
+        if not self._over:
+            self._over = True
+            self._gate.drop(reason)
+        self._chunks = []
+        self._body = []
+
+    def work(self) -> None:
+        """Feed the meter with what was noted. Called by the gate only; never raises."""
+        self.queued = False
+        if self._over:
+            self._chunks = []
+            return
+        step = "facts"
+        try:
+            if not self._started and (self._start_ns is not None or self._head or self._end):
+                self._begin()
+            step = "meter"
+            if self._started:
+                self._measure()
+            if self._end is not None:
+                self._over = True
+                record = self._finish(*self._end)
+                step = "on_record"
+                self._gate.on_record(record)
+        except Exception:
+            self._over = False
+            self.give_up(step)
+
+    def _begin(self) -> None:
+        self._started = True
+        body = b"".join(self._body)
+        self._body = []
+        self._body_room = 0
+        self._facts = facts = request_facts(self._api, body)
+        if self._start_ns is None:  # answered before the request was complete
+            known = self._head[2] if self._head else self._end[1] if self._end else 0
+            self._start_ns = known
+        self._meter = StreamMeter(
+            self._api,
+            start_ns=self._start_ns,
+            choices=facts.choices,
+            model=facts.model,
+            capture_chars=self._gate.capture_chars,
+        )
+        if self._gate.on_start is not None:
+            start = Started(
+                request_id=self._request_id,
+                api=self._api,
+                path=self._target,
+                request_class=self._request_class,
+                facts=facts,
+                body=body,
+                start_ns=self._start_ns,
+                trace=self._trace,
+            )
+            try:
+                self._gate.on_start(start)
+            except Exception:
+                self._gate.drop("on_start")
+
+    def _measure(self) -> None:
+        meter = self._meter
+        assert meter is not None
+        if self._head is not None:
+            meter.on_headers(*self._head)
+            self._head = None
+        chunks, self._chunks, self._held = self._chunks, [], 0
+        for data, at_ns in chunks:
+            meter.feed(data, at_ns)
+        self._eager = meter.first_ns is None
+
+    def _finish(self, end: End, at_ns: int) -> RequestRecord:
+        assert self._meter is not None
+        record = self._meter.finish(end, at_ns)
+        extra = dict(record.extra)
+        if self._trace is not None:
+            extra["trace_id"] = self._trace.trace_id
+            extra["span_id"] = self._trace.span_id
+            extra["parent_span_id"] = self._trace.parent_span_id
+            extra["trace_flags"] = self._trace.flags
+        return replace(
+            record,
+            request_id=self._request_id,
+            path=self._target,
+            request_class=self._request_class,
+            extra=extra,
+        )
+
+    def _later(self) -> None:
+        if not self.queued:
+            self._gate.schedule(self)
