@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from loadgen.report.text import BUCKET_MEANING, number, percent
 from loadgen.results import LevelResult, Quantiles, SweepReport
+from loadgen.stats import t_95
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,27 +81,6 @@ class Point:
         return out
 
 
-# Student's t, two-sided 95 %, for 1, 2, ... degrees of freedom; beyond, the normal value is near enough.
-_T95 = (
-    12.706,
-    4.303,
-    3.182,
-    2.776,
-    2.571,
-    2.447,
-    2.365,
-    2.306,
-    2.262,
-    2.228,
-    2.201,
-    2.179,
-    2.160,
-    2.145,
-    2.131,
-)
-_Z95 = 1.96
-
-
 def mean_interval(
     repeats: Sequence[tuple[float, tuple[float, float] | None]],
 ) -> tuple[float, float] | None:
@@ -122,8 +102,7 @@ def mean_interval(
         halves.append(math.sqrt(sum(max(low, high) ** 2 for low, high in own)) / n)
     if n >= 3:
         spread = math.sqrt(sum((v - mean) ** 2 for v, _ in repeats) / (n - 1))
-        t = _T95[n - 2] if n - 2 < len(_T95) else _Z95
-        halves.append(t * spread / math.sqrt(n))
+        halves.append(t_95(n - 1) * spread / math.sqrt(n))
     if not halves:
         return None
     half = max(halves)

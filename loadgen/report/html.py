@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from importlib import resources
 
@@ -121,10 +122,15 @@ def _facts(report: SweepReport) -> str:
     slo = ", ".join(f"{name} ≤ {seconds(value)}" for name, value in bounds) or "no bound set"
     facts.append(("SLO", esc(report.slo.get("name") or "unnamed"), slo))
     items = [
-        el("div", el("dt", esc(name)), el("dd", f"{value}{el('small', esc(note))}"))
+        el("div", el("dt", esc(name)), el("dd", f"{value}{el('small', esc(_tight(note)))}"))
         for name, value, note in facts
     ]
     return el("section", el("dl", *items, class_="facts"), aria_label="The result in short")
+
+
+def _tight(text: str) -> str:
+    """Numbers kept on one line with their units."""
+    return re.sub(r"(?<=\d) (?=(?:ms|s|µs)\b|%)|(?<=[≤≥]) ", "\u00a0", text)
 
 
 def _both(draw: Callable[[str, float], str], ident: str, wide: float = _WIDE) -> str:
