@@ -109,8 +109,8 @@ class _Mapper:
         running, waiting, most = self._lora(state.get("lora_info"))
         self._note_version()
         if self.rows.page.skipped_count:
-            first = self.rows.page.skipped[0]
-            text = f"{self.rows.page.skipped_count} malformed lines skipped, first line {first.number}: {first.reason}"
+            count, first = self.rows.page.skipped_count, self.rows.page.skipped[0]
+            text = f"{count} malformed lines skipped, the first is line {first.number}: {first.reason}"
             self._note("malformed_line", text)
         generation = self._generation(engines)
         missing, advice = advise(

@@ -19,6 +19,7 @@ K = TypeVar("K", bound=Hashable)
 
 _START_TOLERANCE_S = 2.0  # the kernel's boot time, and with it the start time, may move when the clock is set
 _STALE_INTERVALS = 2.0
+_MAX_SERIES = 50_000  # an engine's own series are bounded; a page that invents them without end is not
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,6 @@ class _Counter:
     raw: float
     created_s: float | None
     grown: float = 0.0
-    seen_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -82,7 +82,6 @@ class _Buckets:
     created_s: float | None
     grown: Histogram
     epoch: int = 0
-    seen_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +120,10 @@ class History:
         for signal in view.signals.values():
             if signal.kind != "gauge":
                 for one, value in signal.series.items():
-                    self._count((signal.name, one), value, signal.created_s.get(one), at_ns, restarted)
+                    self._count((signal.name, one), value, signal.created_s.get(one), restarted)
         for histogram in view.histograms.values():
             for one, buckets in histogram.series.items():
-                self._observe((histogram.name, one), buckets, histogram.created_s.get(one), at_ns, restarted)
+                self._observe((histogram.name, one), buckets, histogram.created_s.get(one), restarted)
         if restarted or (sum(self._resets.values()) > resets_before and not view.restarts_visible):
             self.restarts += 1
         self._wall_s = wall_s
@@ -157,7 +156,7 @@ class History:
     def increase_by(
         self, name: str, label: str | None, now_ns: int, window_s: float | None = None
     ) -> dict[str, Increase] | None:
-        """The same by one of the signal's own labels, or by ``engine`` or ``model``; ``None`` for all in one."""
+        """The same by one of the signal's own labels, by ``engine`` or ``model``; ``None``: all in one."""
         ends = self._ends(now_ns, window_s)
         if ends is None or name not in ends[1].view.signals:
             return None
@@ -216,35 +215,32 @@ class History:
         return abs(view.start_time_s - before.start_time_s) > _START_TOLERANCE_S
 
     def _count(
-        self, key: tuple[str, SeriesId], value: float, created_s: float | None, at_ns: int, restarted: bool
+        self, key: tuple[str, SeriesId], value: float, created_s: float | None, restarted: bool
     ) -> None:
         state = self._counters.get(key)
         if state is None:
-            # The first sight of a series gives no increase, unless it is known to have begun since the last scrape.
+            # The first sight gives no increase, unless the series has surely begun since the last scrape.
             grown = value if self._entries and (restarted or self._begun_since(created_s)) else 0.0
-            self._counters[key] = _Counter(value, created_s, grown, at_ns)
+            self._counters[key] = _Counter(value, created_s, grown)
             return
         if value < state.raw or restarted or _another(created_s, state.created_s):
             state.grown += value
             self._resets[key[0]] = self._resets.get(key[0], 0) + 1
         else:
             state.grown += value - state.raw
-        state.raw, state.created_s, state.seen_ns = value, created_s, at_ns
+        state.raw, state.created_s = value, created_s
 
     def _observe(
         self,
         key: tuple[str, SeriesId],
         value: Histogram,
         created_s: float | None,
-        at_ns: int,
         restarted: bool,
     ) -> None:
         state = self._buckets.get(key)
         if state is None:
             begun = self._entries and (restarted or self._begun_since(created_s))
-            self._buckets[key] = _Buckets(
-                value, created_s, value if begun else _minus(value, value), 0, at_ns
-            )
+            self._buckets[key] = _Buckets(value, created_s, value if begun else _minus(value, value))
             return
         if value.edges != state.raw.edges:
             # Edges only change with the process: all that stands here was observed since, on a new scale.
@@ -259,7 +255,7 @@ class History:
             self._resets[key[0]] = self._resets.get(key[0], 0) + 1
         else:
             state.grown = _plus(state.grown, _minus(value, state.raw))
-        state.raw, state.created_s, state.seen_ns = value, created_s, at_ns
+        state.raw, state.created_s = value, created_s
 
     def _begun_since(self, created_s: float | None) -> bool:
         return created_s is not None and self._wall_s is not None and created_s > self._wall_s
@@ -269,10 +265,10 @@ class History:
         # One entry at or before the horizon stays, so that a full window can be asked for.
         while len(self._entries) > 2 and self._entries[1].at_ns <= horizon:
             self._entries.popleft()
-        for key in [k for k, c in self._counters.items() if c.seen_ns < horizon]:
-            del self._counters[key]
-        for key in [k for k, b in self._buckets.items() if b.seen_ns < horizon]:
-            del self._buckets[key]
+        if len(self._counters) + len(self._buckets) > _MAX_SERIES:
+            self._counters.clear()
+            self._buckets.clear()
+            self._entries.clear()
 
     def _fresh(self, now_ns: int) -> _Entry | None:
         if not self._entries or now_ns - self._entries[-1].at_ns > _STALE_INTERVALS * self.interval_s * 1e9:
