@@ -1,0 +1,286 @@
+"""The second step: is what a pattern found the real thing? One function for each check a pattern may name."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ipaddress
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+
+from sidecar.redaction.numbers import Span, find_numbers, stdnum_valid
+
+Check = Callable[[str, int, int, str, Sequence[str]], Iterator[Span]]
+"""(text, start, end, hint, regions) -> spans that are real; kind '' means the pattern's own kind."""
+
+_FILE_ENDINGS = frozenset({
+    "png", "jpg", "jpeg", "gif", "svg", "webp", "bmp", "ico", "tif", "tiff", "pdf", "css", "scss", "js", "mjs",
+    "jsx", "tsx", "html", "htm", "map", "json", "yaml", "yml",
+})  # fmt: skip
+_VERSION_HEAD = re.compile(r"v?\d+(?:\.\d+)+|v?\d+\.|\d+x\.")
+_WIDE = re.compile(r"[⺀-鿿가-힯豈-﫿ぁ-ヿ฀-๿]")
+_PLACEHOLDER = re.compile(
+    r"(?i)[<{\[$%(*].*|x{4,}|\*+|\.+|_+|"
+    r"(?:your|my|the|some|an?|example|sample|dummy|test|change|insert|enter)[-_ ].*|"
+    r"(?:none|null|true|false|undefined|required|optional|string|redacted|secret|password|token|masked|hidden|"
+    r"missing|invalid|expired|incorrect|wrong|needed|empty)\W*"
+)
+
+
+def email(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
+    """An address; not a retina picture name, a package with its version, or the words glued around it."""
+    at = text.index("@", start, end)
+    local, domain = text[start:at], text[at + 1 : end]
+    if local[-1:].isascii() and (wide := _last(_WIDE, local)) is not None:
+        start += wide
+    head = domain.rsplit(".", 1)
+    ending = head[1]
+    if ending[:1].isascii() and (cut := _WIDE.search(ending)) is not None:
+        end -= len(ending) - cut.start()
+        ending = ending[: cut.start()]
+    while start < at and text[start] in "'.-":
+        start += 1
+    if start >= at or len(ending) < 2 or ".." in domain:
+        return
+    if ending.lower() in _FILE_ENDINGS or _VERSION_HEAD.match(domain):
+        return
+    if text[start:at] == "git" and text[end : end + 1] == ":":
+        return
+    yield start, end, ""
+
+
+def _last(pattern: re.Pattern[str], text: str) -> int | None:
+    found = None
+    for match in pattern.finditer(text):
+        found = match.end()
+    return found
+
+
+def number(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
+    """Cards, telephones and identifiers made of digits."""
+    return find_numbers(text, start, end, hint, regions)
+
+
+def iban(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
+    """The country's length and mod 97; what follows the account number is left alone."""
+    valid = stdnum_valid("iban")
+    places = [i for i in range(start, end) if text[i] not in " -"]
+    compact = "".join(text[i] for i in places).upper()
+    for length in range(min(34, len(compact)), 14, -1):
+        last = places[length - 1] + 1
+        if (
+            (last >= len(text) or not text[last].isalnum())
+            and _mod97(compact[:length])
+            and valid(compact[:length])
+        ):
+            yield start, last, ""
+            return
+
+
+def _mod97(account: str) -> bool:
+    turned = account[4:] + account[:4]
+    return int("".join(str(int(c, 36)) for c in turned)) % 97 == 1
+
+
+def _by_stdnum(name: str) -> Check:
+    def check(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
+        if stdnum_valid(name)(text[start:end]):
+            yield start, end, ""
+
+    return check
+
+
+def es_id(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
+    """DNI or NIE with its letter."""
+    value = text[start:end].replace(".", "").replace("-", "").replace(" ", "").upper()
+    if stdnum_valid("es.nie" if value[0] in "XYZ" else "es.dni")(value):
+        yield start, end, ""
+
+
+def ipv4(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
+    """Four octets that stand alone; loopback, the unspecified address and versions name nobody."""
+    before, after = text[max(0, start - 1) : start], text[end : end + 1]
+    if before.isalnum() or (before in ("_", ".", "-") and before) or after.isalnum() or after == "_":
+        return
+    if after in (".", "-") and after and text[end + 1 : end + 2].isdigit():
+        return
+    if re.search(
+        r"(?i)(?:\bv|version|release|ver\.?|build|chapter|section|§)[ :=\"']{0,3}\Z", text[:start][-16:]
+    ):
+        return
+    value = text[start:end]
+    if any(len(part) > 1 and part[0] == "0" for part in value.split(".")):
+        return
+    yield from _address(value, start, end)
+
+
+def ipv6(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
+    """An address by the grammar, long enough not to be a scope operator of a language."""
+    before, after = text[max(0, start - 1) : start], text[end : end + 1]
+    if before.isalnum() or (before in ("_", ":") and before) or after.isalnum() or after == "_":
+        return
+    value = text[start:end]
+    while value.endswith(":") and not value.endswith("::"):
+        value, end = value[:-1], end - 1
+    groups = [g for g in value.split(":") if g]
+    if len(groups) < 3 and not any(c.isdigit() for c in value):
+        return
+    if len(groups) < 2:
+        return
+    yield from _address(value, start, end)
+
+
+def _address(value: str, start: int, end: int) -> Iterator[Span]:
+    try:
+        address = ipaddress.ip_address(value)
+    except ValueError:
+        return
+    if not (address.is_loopback or address.is_unspecified or value == "255.255.255.255"):
+        yield start, end, ""
+
+
+def mac(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
+    """A hardware address that is not part of a longer fingerprint, nor all zeros or ones."""
+    before, after = text[max(0, start - 1) : start], text[end : end + 1]
+    if (before in (":", "-", ".") and before) or (after in (":", "-") and text[end + 1 : end + 2].isalnum()):
+        return
+    value = re.sub(r"[^0-9a-f]", "", text[start:end].lower())
+    if len(set(value)) > 1 and (re.search(r"[:.]", text[start:end]) or not value.isdigit()):
+        yield start, end, ""
+
+
+def assigned(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
+    """The value given to something called a password, key or token: not code, not a placeholder."""
+    value = text[start:end]
+    bare = value.lstrip("\\\"'`")
+    quoted = bare != value
+    start += len(value) - len(bare)
+    trimmed = bare.rstrip("\\\"'`.,;:!?)]}")
+    end -= len(bare) - len(trimmed)
+    if (
+        len(trimmed) < 4
+        or _PLACEHOLDER.fullmatch(trimmed)
+        or "(" in trimmed
+        or trimmed.startswith(("[", "os."))
+    ):
+        return
+    digits = any(c.isdigit() for c in trimmed)
+    letters = any(c.isalpha() for c in trimmed)
+    odd = any(c in "!@#$%^&*+=~?" for c in trimmed)
+    if quoted or (letters and (digits or odd)):
+        if not quoted and re.fullmatch(r"[A-Za-z_][\w]*(?:\.[A-Za-z_]\w*)+", trimmed):
+            return  # an attribute of something in code
+        if trimmed.isdigit() and len(trimmed) < 6:
+            return
+        yield start, end, ""
+
+
+def bearer(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
+    """The credential of an Authorization header, not the word after 'basic' or 'token' in prose."""
+    value = text[start:end]
+    if any(c.isdigit() for c in value) and any(c.isalpha() for c in value) and "://" not in value:
+        yield start, end, ""
+
+
+def private_key(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
+    """From the first marker to the last; without one, all that can still be the key's body."""
+    close = re.compile(r"-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----").search(text, end)
+    yield start, (close.end() if close else _body_end(text, end)), ""
+
+
+_KEY_BODY = re.compile(r"(?:[A-Za-z0-9+/=:,. \t\r\n\\_-]*)")
+
+
+def _body_end(text: str, start: int) -> int:
+    match = _KEY_BODY.match(text, start)
+    return match.end() if match else start
+
+
+def jwt(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
+    """The first part is base64url of a JSON object."""
+    head = text[start:end].split(".", 1)[0]
+    try:
+        parsed = json.loads(base64.urlsafe_b64decode(head + "=" * (-len(head) % 4)))
+    except (ValueError, binascii.Error):
+        return
+    if isinstance(parsed, dict):
+        yield start, end, ""
+
+
+def data_url(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
+    """Only the payload goes; the media type may stay."""
+    yield text.index(",", start) + 1, end, ""
+
+
+def token(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
+    """Looks drawn at random: digits and letters, several different ones, not words with dashes."""
+    value = text[start:end]
+    if random_looking(value):
+        yield start, end, ""
+
+
+def random_looking(value: str) -> bool:
+    """Letters and digits mixed, at least six different characters, not one repeated run."""
+    if len(set(value)) < 6 or not any(c.isdigit() for c in value) or not any(c.isalpha() for c in value):
+        return False
+    words = [w for w in re.split(r"[-_.]", value) if w]
+    odd = [w for w in words if not (w.isalpha() and (w.islower() or w.istitle())) and not w.isdigit()]
+    return any(len(w) >= 8 for w in odd) or len(odd) * 2 > len(words)
+
+
+def github(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
+    """Right by its checksum (CRC-32 in base 62), or of the issued length and random."""
+    value = text[start:end]
+    if github_checksum_ok(value) or (len(value) >= 40 and random_looking(value)):
+        yield start, end, ""
+
+
+def github_checksum_ok(value: str) -> bool:
+    """The last six characters are the base 62 CRC-32 of the 30 between prefix and them."""
+    if len(value) != 40:
+        return False
+    body, given = value[4:34], value[34:]
+    alphabet = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+    rest = zlib.crc32(body.encode())
+    wanted = ""
+    for _ in range(6):
+        rest, digit = divmod(rest, 62)
+        wanted = alphabet[digit] + wanted
+    return given == wanted
+
+
+def aws_id(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
+    """Base 32 behind the prefix, not a word in capitals."""
+    body = text[start + 4 : end]
+    if any(c.isdigit() for c in body) or len(set(body)) >= 8:
+        yield start, end, ""
+
+
+CHECKS: dict[str, Check] = {
+    "email": email,
+    "number": number,
+    "iban": iban,
+    "es_id": es_id,
+    "it_id": _by_stdnum("it.codicefiscale"),
+    "mx_id": _by_stdnum("mx.curp"),
+    "fi_id": _by_stdnum("fi.hetu"),
+    "se_id": _by_stdnum("se.personnummer"),
+    "in_pan": _by_stdnum("in_.pan"),
+    "ie_id": _by_stdnum("ie.pps"),
+    "cn_id": _by_stdnum("cn.ric"),
+    "cl_id": _by_stdnum("cl.rut"),
+    "fr_id": _by_stdnum("fr.nir"),
+    "ipv4": ipv4,
+    "ipv6": ipv6,
+    "mac": mac,
+    "assigned": assigned,
+    "bearer": bearer,
+    "private_key": private_key,
+    "jwt": jwt,
+    "data_url": data_url,
+    "token": token,
+    "github": github,
+    "aws_id": aws_id,
+}
