@@ -56,7 +56,7 @@ def _forward(
     add: list[tuple[bytes, bytes]],
 ) -> bytes:
     options = head.tokens(b"connection")
-    drop = (_HOP | extra | (set(options) - _PROTECTED)) - keep
+    drop = (_HOP | extra | (set(options) - _PROTECTED)) - (keep & {b"te", b"upgrade"})
     if b"te" in keep:
         replace = {**replace, b"te": b"trailers"}
     stay = [o for o in options if o in keep]

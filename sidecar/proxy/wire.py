@@ -1,7 +1,8 @@
 """Transports that may be gone already: uvloop raises RuntimeError on a closed one, asyncio ignores the call.
 
-Between a connection's end and the call of ``connection_lost`` the other side may still have something to do to it.
-There is nothing to be done about that then: ``connection_lost`` follows at once and cleans up both sides.
+Between a connection's end and the call of ``connection_lost`` the other side may still have something to
+do to it. There is nothing to be done about that then: ``connection_lost`` follows at once and cleans up
+both sides.
 """
 
 from __future__ import annotations
