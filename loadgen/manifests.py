@@ -89,7 +89,7 @@ def _behavior(plan: Plan, place: Place, pad: str) -> str:
         value: {step}  # or a quarter of the planned count, where that is more
         periodSeconds: {up}
   scaleDown:
-    stabilizationWindowSeconds: {down}  # twice the cold start: what is let go takes as long to come back
+    stabilizationWindowSeconds: {down}  # 5 min or twice the cold start: what is let go comes back late
     policies:
       - type: Percent
         value: 10  # slowly: after each step the rest carries more

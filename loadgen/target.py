@@ -106,8 +106,8 @@ def doubts(report: SweepReport) -> list[str]:
 def plan(report: SweepReport, wish: Wish, *, force: bool = False) -> Plan:
     """Replicas and targets for ``wish``.
 
-    Raises `UserError` when the report has no peak, does not hold the share asked for, or gives cause for doubt
-    and ``force`` is not set.
+    Raises `UserError` when the report has no peak, does not hold the share asked for, or gives cause for
+    doubt and ``force`` is not set.
     """
     peak = report.peak
     if peak.load is None or peak.goodput_rps is None or peak.goodput_rps <= 0:
@@ -265,7 +265,7 @@ def capacity_file(report: SweepReport, made: Plan) -> str:
 
 
 def read_rates(text: str, source: str) -> list[float]:
-    """Rates from a series: a number a line, or CSV whose last column is the rate; one header line may lead."""
+    """Rates from a series: a number a line, or CSV whose last column is the rate; a header line may lead."""
     rates: list[float] = []
     for n, raw in enumerate(text.splitlines(), 1):
         cell = raw.split(",")[-1].strip()
