@@ -2,8 +2,9 @@
 
 A is the baseline, B the candidate. A difference is called better or worse only when its 95 % interval leaves
 out zero. The interval of a difference of two independent estimates is built from their own intervals by the
-method of variance estimates recovery (MOVER; Zou and Donner, Statistics in Medicine 27, 2008): with d = b - a,
-lower = d - sqrt((b - b_low)^2 + (a_high - a)^2), upper = d + sqrt((b_high - b)^2 + (a - a_low)^2).
+method of variance estimates recovery (MOVER; Zou and Donner, Statistics in Medicine 27, 2008).
+With d = b - a, lower = d - sqrt((b - b_low)^2 + (a_high - a)^2) and
+upper = d + sqrt((b_high - b)^2 + (a - a_low)^2).
 """
 
 from __future__ import annotations
@@ -142,9 +143,9 @@ def _change(
 def _peak_goodput(report: SweepReport) -> Estimate:
     """The peak's goodput; 0 for certain where levels that count had no good request at all."""
     peak = report.peak
-    if peak.goodput_rps is None and any(p.judged for p in points(report)):
-        if all(p.goodput_rps == 0 for p in points(report) if p.judged):
-            return 0.0, (0.0, 0.0)
+    judged = [p for p in points(report) if p.judged]
+    if peak.goodput_rps is None and judged and all(p.goodput_rps == 0 for p in judged):
+        return 0.0, (0.0, 0.0)
     return peak.goodput_rps, peak.goodput_ci_rps
 
 

@@ -24,8 +24,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "compare",
         help="compare two sweeps; with --fail-if, a gate for CI",
-        description="Differences between a baseline A and a candidate B, with 95 %% intervals. Exit code: 0, or "
-        "with --fail-if 1 when a rule is broken and 3 when one cannot be decided; 2 is wrong usage.",
+        description="Differences between a baseline A and a candidate B, with 95 % intervals. "
+        "Exit code: 0, or with --fail-if 1 when a rule is broken and 3 when one cannot be decided; 2 is wrong usage.",
     )
     parser.add_argument("a", type=Path, metavar="A.json", help="the baseline's report.json")
     parser.add_argument("b", type=Path, metavar="B.json", help="the candidate's report.json")
@@ -124,7 +124,7 @@ def _table(changes: tuple[Change, ...], sound: bool) -> Table:
             continue
         ci = c.relative_interval
         load = f" at load {number(c.load)}" if c.load is not None else ""
-        verdict = "noise unknown" if c.verdict == "unknown" and c.difference is not None else c.verdict
+        verdict: str = "noise unknown" if c.verdict == "unknown" and c.difference is not None else c.verdict
         if not sound:
             verdict = "not comparable"
         cells = [
