@@ -1,4 +1,6 @@
-"""The command line ``goodput-loadgen``: finds the subcommand, turns user mistakes into one line and exit code 2."""
+"""The command line ``goodput-loadgen``: finds the subcommand, turns user mistakes into one line and exit code
+2.
+"""
 
 from __future__ import annotations
 

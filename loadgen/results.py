@@ -21,6 +21,7 @@ class Quantiles:
     p99_s: float | None = None
     p999_s: float | None = None
     max_s: float | None = None
+    min_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

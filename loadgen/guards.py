@@ -1,0 +1,194 @@
+"""When not to believe a level: pure checks whose findings are printed with it, and may void it.
+
+Each limit is written here once, with the reason for its value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sidecar.requests.records import Outcome, RequestRecord
+
+# A request sent this late has a TTFT that is the generator's fault rather than the server's. Locust's
+# dispatcher holds about 2 ms; a tenth of a second is far outside that and well inside any TTFT bound in use.
+MAX_SEND_LAG_S = 0.1
+# In closed loop the users must be on the server nearly all the time, else the level is not the load it says.
+MIN_LOAD_HELD = 0.9
+# Above this share of its one core the process queues its own events.
+MAX_CPU_SHARE = 0.95
+# Without the kernel's time stamps a late event loop makes late stamps.
+MAX_LOOP_LAG_S = 0.02
+# Above this prefix-cache hit rate, prompts meant to be distinct were not new to the server.
+MAX_HIT_RATE = 0.1
+# Fewer outputs of the length asked for than this, and the workload is another than the one named.
+MIN_AS_ASKED = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something to know about a level. ``voids``: the level says nothing about the server and is not used."""
+
+    code: str
+    text: str
+    voids: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Expectations:
+    """What the workload promised, for comparison with what came back."""
+
+    exact_outputs: bool = False  # ignore_eos: every answer must have the length asked for
+    shared_prefix: bool = False  # prefixes are shared on purpose
+    model: str = ""  # the model asked for
+
+
+def client_limited(
+    *,
+    load: float,
+    open_loop: bool,
+    failures: int,
+    sent: int,
+    send_lag_p99_s: float | None,
+    in_flight_mean: float | None,
+    cpu_share: float | None,
+) -> Finding | None:
+    """Whether the generator, not the server, held the level back.
+
+    Open loop: requests left late, whether the process was busy or its ceiling on requests in flight was
+    reached. Closed loop: the users were not in flight all the time (answers that fail at once explain that
+    otherwise).
+    """
+    remedy = "use more --workers"
+    if open_loop and send_lag_p99_s is not None and send_lag_p99_s > MAX_SEND_LAG_S:
+        return Finding(
+            "client_limited",
+            f"requests left {send_lag_p99_s:.3f} s late (p99); {remedy} or raise --max-in-flight",
+            voids=True,
+        )
+    if cpu_share is not None and cpu_share > MAX_CPU_SHARE:
+        return Finding(
+            "client_limited", f"the generator used {cpu_share:.0%} of its core; {remedy}", voids=True
+        )
+    held_back = in_flight_mean is not None and in_flight_mean < MIN_LOAD_HELD * load
+    if not open_loop and sent and failures * 10 < sent and held_back:
+        return Finding(
+            "client_limited",
+            f"only {in_flight_mean:.1f} of {load:g} requests were in flight on average; {remedy}",
+            voids=True,
+        )
+    return None
+
+
+def output_lengths(pairs: Sequence[tuple[int, int]]) -> tuple[float, float] | None:
+    """(share of answers exactly as long as asked, mean length) of (asked, got) pairs; ``None`` for none."""
+    if not pairs:
+        return None
+    as_asked = sum(asked == got for asked, got in pairs) / len(pairs)
+    return as_asked, sum(got for _, got in pairs) / len(pairs)
+
+
+def short_outputs(pairs: Sequence[tuple[int, int]]) -> Finding | None:
+    """A finding where answers asked for with ``ignore_eos`` came back with another length."""
+    figures = output_lengths(pairs)
+    if figures is None or figures[0] >= MIN_AS_ASKED:
+        return None
+    asked = sum(pair[0] for pair in pairs) / len(pairs)
+    return Finding(
+        "output_length",
+        f"output length: only {figures[0]:.0%} of answers are as long as asked "
+        f"(mean {figures[1]:.1f} tokens of {asked:.1f}); short outputs flatter every figure",
+    )
+
+
+def prefix_hit_rate(
+    *, queries_before: float, hits_before: float, queries_after: float, hits_after: float
+) -> float | None:
+    """Share of prompt tokens found in the server's prefix cache between two scrapes.
+
+    ``None`` where no token was asked for or the counters were reset in between.
+    """
+    queries = queries_after - queries_before
+    hits = hits_after - hits_before
+    return hits / queries if queries > 0 and hits >= 0 else None
+
+
+def warm_prefix(hit_rate: float | None, *, shared_prefix: bool) -> Finding | None:
+    """A finding where prompts meant to be new were found in the server's prefix cache."""
+    if hit_rate is None or shared_prefix or hit_rate <= MAX_HIT_RATE:
+        return None
+    return Finding(
+        "prefix_cache",
+        f"the prefix cache held {hit_rate:.0%} of the prompt tokens though no prefix is shared on purpose; "
+        "use another --seed or restart the server",
+    )
+
+
+def examine(
+    *,
+    load: float,
+    open_loop: bool,
+    records: Sequence[RequestRecord],
+    send_lag_p99_s: float | None,
+    in_flight_mean: float | None,
+    cpu_share: float | None,
+    loop_lag_p99_s: float | None,
+    stamp: str,
+    engine: dict[str, float],
+    expectations: Expectations,
+    cut: bool,
+) -> list[Finding]:
+    """Every finding about one level, the voiding ones first."""
+    failures = sum(r.outcome is not Outcome.COMPLETED for r in records)
+    findings = [
+        client_limited(
+            load=load,
+            open_loop=open_loop,
+            failures=failures,
+            sent=len(records),
+            send_lag_p99_s=send_lag_p99_s,
+            in_flight_mean=None if cut else in_flight_mean,
+            cpu_share=cpu_share,
+        )
+    ]
+    if cut:
+        findings.append(Finding("interrupted", "the level was cut short", voids=True))
+    if not records and not cut:
+        findings.append(Finding("empty", "no request started in the window; make it longer", voids=True))
+    elif failures == len(records) and records:
+        findings.append(Finding("all_failed", f"all {failures} requests failed"))
+    elif failures:
+        findings.append(Finding("failures", f"{failures} of {len(records)} requests failed"))
+    if stamp == "read" and loop_lag_p99_s is not None and loop_lag_p99_s > MAX_LOOP_LAG_S:
+        findings.append(
+            Finding(
+                "late_stamps",
+                "the kernel gives no arrival times and the generator read "
+                f"{loop_lag_p99_s * 1e3:.0f} ms late (p99); use more --workers",
+                voids=True,
+            )
+        )
+    if expectations.exact_outputs:
+        pairs = [
+            (int(asked), r.output_tokens)
+            for r in records
+            if r.outcome is Outcome.COMPLETED
+            and r.output_tokens is not None
+            and (asked := r.extra.get("asked_tokens")) is not None
+        ]
+        findings.append(short_outputs(pairs))
+    findings.append(warm_prefix(engine.get("prefix_hit_rate"), shared_prefix=expectations.shared_prefix))
+    if expectations.model:
+        others = {r.model for r in records if r.model and r.outcome is Outcome.COMPLETED} - {
+            expectations.model
+        }
+        if others:
+            findings.append(
+                Finding(
+                    "other_model", f"answers came from {', '.join(sorted(others))}, not {expectations.model}"
+                )
+            )
+    return sorted((f for f in findings if f is not None), key=lambda finding: not finding.voids)

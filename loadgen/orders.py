@@ -1,0 +1,56 @@
+"""What the sweep tells a Locust process, as plain values: built on one side, read on the other. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from loadgen.address import Target
+from loadgen.arrivals import Arrivals
+from loadgen.step import LevelPlan
+from loadgen.workload.lengths import Lengths
+from loadgen.workload.prompts import Calibration
+from loadgen.workload.spec import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Everything a Locust process must know once, before its first level."""
+
+    target: Target
+    workload: Workload
+    model: str
+    seed: int
+    calibration: Calibration
+    worker: int = 0
+    workers: int = 1
+    timeout_s: float = 600.0
+    api_key: str = field(default="", repr=False)
+    headers: dict[str, str] = field(default_factory=dict, repr=False)
+
+
+def setup_order(setup: Setup) -> dict[str, Any]:
+    """The order as msgpack can carry it."""
+    return {"do": "setup", **asdict(setup)}
+
+
+def setup_from(order: dict[str, Any]) -> Setup:
+    """The other end of `setup_order`."""
+    values = {name: value for name, value in order.items() if name != "do"}
+    workload = dict(values["workload"])
+    for name in ("prompt_tokens", "output_tokens"):
+        workload[name] = Lengths(**workload[name])
+    values["workload"] = Workload(**workload)
+    values["target"] = Target(**values["target"])
+    values["calibration"] = Calibration(**values["calibration"])
+    return Setup(**values)
+
+
+def level_order(plan: LevelPlan) -> dict[str, Any]:
+    """The order to run one level."""
+    return {"do": "level", "plan": asdict(plan)}
+
+
+def plan_from(values: dict[str, Any]) -> LevelPlan:
+    """The plan of a `level_order`."""
+    return LevelPlan(**{**values, "arrivals": Arrivals(**values["arrivals"])})

@@ -1,0 +1,201 @@
+"""Which load to measure next: a pure ask/tell search for the goodput peak.
+
+First a grid that doubles, until goodput has clearly fallen; then levels between the best one and its
+neighbours, where they tell most about the peak; then repeats where noise, not load, decides which of two is
+higher. The same answers always lead to the same questions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from loadgen.peak import Point, find_peak, points, same_height
+from loadgen.results import LevelResult, Peak
+from sidecar.errors import UserError
+
+# The doubling grid ends after so many levels in a row below this share of the best goodput.
+FALLEN_SHARE = 0.6
+FALLEN_LEVELS = 2
+# Neighbours closer than this share of the load need no level between them.
+RESOLUTION = 0.06
+MAX_REPEATS = 3
+# Levels without one good request, from the lowest up, after which the SLO cannot be met.
+HOPELESS_LEVELS = 3
+
+__all__ = ["Levels", "PeakSearch", "find_peak", "parse_levels"]
+
+
+class Levels:
+    """The loads asked for: a range to be searched, or a fixed list to be measured as it stands."""
+
+    def __init__(self, *, low: float, high: float, fixed: tuple[float, ...] = ()) -> None:
+        self.low = low
+        self.high = high
+        self.fixed = fixed
+
+    @property
+    def grid(self) -> list[float]:
+        """The loads measured first, lowest first."""
+        if self.fixed:
+            return list(self.fixed)
+        loads = [self.low]
+        while loads[-1] * 2 <= self.high:
+            loads.append(loads[-1] * 2)
+        if loads[-1] < self.high:
+            loads.append(self.high)
+        return loads
+
+
+def parse_levels(text: str, *, whole: bool) -> Levels:
+    """Read ``1..32`` (search that range) or ``1,2,4`` (exactly these). ``whole``: only whole numbers make
+    sense.
+
+    Raises `UserError` naming what would be right.
+    """
+    example = "1..32 or 1,2,4,8" if whole else "0.5..8 or 0.5,1,2"
+    ranged = ".." in text
+    try:
+        numbers = [float(part) for part in text.split(".." if ranged else ",")]
+    except ValueError:
+        raise UserError(f"--levels {text}: not numbers; write {example}") from None
+    if any(not math.isfinite(n) or n <= 0 for n in numbers) or (whole and any(n % 1 for n in numbers)):
+        raise UserError(
+            f"--levels {text}: each level must be a positive {'whole ' * whole}number, as in {example}"
+        )
+    if not ranged:
+        return Levels(low=min(numbers), high=max(numbers), fixed=tuple(sorted(set(numbers))))
+    if len(numbers) != 2 or numbers[0] > numbers[1]:
+        raise UserError(f"--levels {text}: write LOWEST..HIGHEST, as in {example}")
+    return Levels(low=numbers[0], high=numbers[1])
+
+
+class PeakSearch:
+    """Ask which load to measure, tell what came of it, until ``ask`` returns ``None``.
+
+    A load that was told as invalid is asked for once more and then left alone. ``max_levels`` bounds how many
+    levels are asked for in all. The caller spends time and may stop at any moment: ``result`` always stands.
+    """
+
+    def __init__(self, levels: Levels, *, whole: bool = True, max_levels: int = 40) -> None:
+        self._levels = levels
+        self._whole = whole
+        self._max_levels = max_levels
+        self._grid = levels.grid
+        self._told: list[LevelResult] = []
+        self.stopped = ""  # why the search is over, for a person; empty while it goes on
+
+    @property
+    def told(self) -> Sequence[LevelResult]:
+        """Every level measured so far, in order."""
+        return self._told
+
+    def tell(self, level: LevelResult) -> None:
+        """Take note of one measured level, valid or not."""
+        self._told.append(level)
+
+    def result(self, shares: Sequence[float] = (0.99, 0.9)) -> Peak:
+        """The peak as far as it is known now."""
+        return find_peak(self._told, shares)
+
+    def ask(self) -> float | None:
+        """The next load to measure, or ``None`` when nothing more is worth measuring (see ``stopped``)."""
+        if len(self._told) >= self._max_levels:
+            self.stopped = f"{self._max_levels} levels were measured"
+            return None
+        load = self._next_of_grid()
+        if load is None and not self._levels.fixed:
+            load = self._refinement()
+        if load is None and not self.stopped:
+            self.stopped = "complete"
+        return load
+
+    def remaining(self) -> tuple[int, int]:
+        """(fewest, likely) number of levels still to come: for the progress display, not a promise."""
+        tried = {level.load for level in self._told}
+        grid = sum(load not in tried for load in self._grid)
+        if self._levels.fixed or self.stopped:
+            return (0, 0) if self.stopped else (grid, grid)
+        return grid, grid + max(0, 4 - max(0, len(self._told) - len(self._grid)))
+
+    def _tries(self, load: float) -> int:
+        return sum(level.load == load for level in self._told)
+
+    def _unusable(self, load: float) -> bool:
+        """Told at least twice and never valid."""
+        return self._tries(load) >= 2 and not any(t.valid for t in self._told if t.load == load)
+
+    def _needs_retry(self, load: float) -> bool:
+        tries = [level for level in self._told if level.load == load]
+        return len(tries) == 1 and not tries[0].valid
+
+    def _next_of_grid(self) -> float | None:
+        curve = points(self._told)
+        if not self._levels.fixed and self._has_fallen(curve):
+            return None
+        if not self._levels.fixed and self._is_hopeless(curve):
+            self.stopped = (
+                f"no good request in the {HOPELESS_LEVELS} lowest levels: this SLO cannot be met here"
+            )
+            return None
+        for load in self._grid:
+            if self._needs_retry(load):
+                return load
+            if self._tries(load) == 0:
+                if not self._levels.fixed and any(
+                    self._unusable(lower) for lower in self._grid if lower < load
+                ):
+                    return None  # a generator that could not hold a lower load will not hold this one
+                return load
+        return None
+
+    @staticmethod
+    def _has_fallen(curve: Sequence[Point]) -> bool:
+        if len(curve) <= FALLEN_LEVELS:
+            return False
+        best = max(point.goodput_rps for point in curve)
+        return best > 0 and all(p.goodput_rps < FALLEN_SHARE * best for p in curve[-FALLEN_LEVELS:])
+
+    @staticmethod
+    def _is_hopeless(curve: Sequence[Point]) -> bool:
+        return len(curve) >= HOPELESS_LEVELS and all(p.goodput_rps <= 0 for p in curve)
+
+    def _refinement(self) -> float | None:
+        """A load between the best and a neighbour, else a repeat of one of those that noise cannot tell
+        apart.
+        """
+        curve = points(self._told)
+        if not curve or all(point.goodput_rps <= 0 for point in curve):
+            return None
+        best = max(curve, key=lambda point: (point.goodput_rps, -point.load))
+        at = curve.index(best)
+        gaps = []
+        for left, right in ((at - 1, at), (at, at + 1)):
+            if left < 0 or right >= len(curve):
+                continue
+            middle = self._between(curve[left].load, curve[right].load)
+            if middle is not None and not self._needs_retry(middle) and not self._unusable(middle):
+                # The promise of a gap: how wide it is, weighed by how high its far end still stands.
+                far = curve[left] if right == at else curve[right]
+                width = math.log(curve[right].load / curve[left].load)
+                gaps.append((width * (far.goodput_rps / best.goodput_rps), middle))
+            elif middle is not None and self._needs_retry(middle):
+                return middle
+        if gaps:
+            return max(gaps)[1]
+        rivals = [
+            p for p in curve if abs(curve.index(p) - at) <= 2 and p is not best and same_height(p, best)
+        ]
+        for point in sorted([best, *rivals], key=lambda p: (p.repeats, -p.goodput_rps)):
+            if rivals and point.repeats < MAX_REPEATS:
+                return point.load
+        return None
+
+    def _between(self, low: float, high: float) -> float | None:
+        if high - low <= max(RESOLUTION * high, 1.0 if self._whole else 0.0):
+            return None
+        middle = math.sqrt(low * high)
+        if not self._whole:
+            return float(f"{middle:.3g}")
+        rounded = float(round(middle))
+        return rounded if low < rounded < high else None

@@ -1,0 +1,130 @@
+"""One measuring session from flags to report: preflight, Locust processes, levels, files, terminal."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from loadgen import options
+from loadgen.arrivals import Arrivals
+from loadgen.locust_pool import LoadFailed, LocustPool
+from loadgen.orders import Setup
+from loadgen.preflight import Preflight
+from loadgen.progress import Display
+from loadgen.report import write_all
+from loadgen.report.terminal import render
+from loadgen.results import LevelResult, SweepReport
+from loadgen.search import PeakSearch
+from loadgen.step import LevelPlan, Measured
+from loadgen.sweep import Sweep
+from loadgen.workload.prompts import Calibration
+from loadgen.workload.spec import PATHS, RequestMaker
+from sidecar.errors import UserError
+from sidecar.requests.records import Api
+
+INTERRUPTED = 130
+FAILED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a session ended: the report of what was measured, and the exit status."""
+
+    report: SweepReport
+    status: int
+
+
+def measure(
+    args: argparse.Namespace,
+    *,
+    url: str,
+    search: PeakSearch,
+    arrivals: Arrivals,
+    stopped: Callable[[], bool],
+    console: Console,
+) -> Outcome:
+    """Measure what the search asks for and write the report after every level.
+
+    Raises `UserError` before any load for a server or flag that is not fit. After that, whatever happens, the
+    report of what was measured is written and the Locust processes are gone.
+    """
+    settings = options.settings_of(args, url, arrivals)
+    target = options.target_of(args, url)
+    api_key = options.api_key_of(args)
+    api = Api(settings.workload.api)
+    _must_be_writable(args)
+    prober = RequestMaker(
+        settings.workload, model="", seed=settings.seed, calibration=Calibration(), head=b""
+    )
+    server = Preflight(url, api_key=api_key, verify=args.ca_file or not args.insecure).check(
+        model=args.model, api=settings.workload.api, path=PATHS[api], probe=prober.body("Say something.", 2)
+    )
+    _must_fit(
+        args,
+        server.max_model_len,
+        settings.workload.prompt_tokens.mean + settings.workload.output_tokens.mean,
+    )
+    setup = Setup(
+        target=target,
+        workload=settings.workload,
+        model=server.model,
+        seed=settings.seed,
+        calibration=server.calibration,
+        workers=args.workers,
+        timeout_s=args.timeout_s,
+        api_key=api_key,
+    )
+    console.print(f"{server.name} at {url}, model {server.model}", highlight=False, markup=False)
+    sweep = Sweep(settings, search, server, stopped=stopped)
+    status = 0
+    with Display(console, sweep.remaining_s) as display:
+        try:
+            with LocustPool(setup, stopped=stopped) as pool:
+
+                def run_level(plan: LevelPlan) -> Measured:
+                    display.begin(plan)
+                    return pool.run_level(plan, display.tick)
+
+                def on_level(level: LevelResult) -> None:
+                    display.end(level)
+                    write_all(sweep.report(), args.out)
+
+                sweep.run(run_level, on_level)
+        except LoadFailed as failure:
+            sweep.fail(str(failure))
+            status = FAILED
+    report = sweep.report()
+    if stopped():
+        status = INTERRUPTED
+    files = write_all(report, args.out)
+    console.print()
+    console.print(render(report))
+    console.print(f"\nreport: {files['html']}", highlight=False, markup=False, soft_wrap=True)
+    if status == 0 and not any(level.completed for level in report.levels):
+        status = FAILED
+    return Outcome(report, status)
+
+
+def _must_be_writable(args: argparse.Namespace) -> None:
+    """Find out before the load, not after it, that the report cannot be written."""
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+        probe = args.out / ".writable"
+        probe.write_text(json.dumps({}))
+        probe.unlink()
+    except OSError as error:
+        raise UserError(
+            f"--out {args.out}: cannot be written ({error.strerror}); choose another folder"
+        ) from None
+
+
+def _must_fit(args: argparse.Namespace, max_model_len: int | None, mean_tokens: float) -> None:
+    if max_model_len is not None and mean_tokens > max_model_len:
+        raise UserError(
+            f"--prompt-tokens {args.prompt_tokens} with --output-tokens {args.output_tokens}: on average "
+            f"{mean_tokens:.0f} tokens, but the model's context is {max_model_len}"
+        )

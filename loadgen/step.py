@@ -1,0 +1,184 @@
+"""One load level: what was asked for, what came back, and the figures drawn from it. Pure.
+
+The rule for edges: a request belongs to the level in whose measured window it *started* (open loop: was
+scheduled, sent or not). The drain waits for those; the window's length divides. What started in the warm-up
+or in the drain only makes load. Failed requests never enter a latency.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from sidecar.requests.slo import SloClass, Verdict, judge
+
+from loadgen.arrivals import Arrivals
+from loadgen.guards import Expectations, Finding, examine
+from loadgen.results import LevelResult
+from loadgen.stats import Distribution, batch_means_interval, quantiles_of
+from sidecar.requests.records import Outcome, RequestRecord
+
+
+@dataclass(frozen=True, slots=True)
+class LevelPlan:
+    """One level to be run. ``load`` is requests in flight (closed loop) or requests per second (open
+    loop).
+    """
+
+    load: float
+    arrivals: Arrivals
+    warmup_s: float
+    window_s: float
+    drain_limit_s: float
+    seed: int
+    max_in_flight: int | None = None  # open loop: beyond it a due request waits, and that wait counts
+    number: int = 0  # which level of the sweep this is: makes its prompts differ from every other level's
+
+    @property
+    def window_ns(self) -> tuple[int, int]:
+        """The measured window, in nanoseconds after the level's start, half-open."""
+        return round(self.warmup_s * 1e9), round((self.warmup_s + self.window_s) * 1e9)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientHealth:
+    """How the generator itself fared during the window; the worst of all workers."""
+
+    cpu_share: float | None = None  # of one core
+    loop_lag_p99_s: float | None = None
+    stamp: str = "unknown"  # "kernel" or "read": who took the arrival times
+    shared_stamp_share: float | None = None  # share of output reads that carried more than one event's bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the workers brought back from one level. All times count from the level's start."""
+
+    records: tuple[RequestRecord, ...]
+    started_wall: str
+    drain_s: float
+    client: ClientHealth = ClientHealth()
+    cut_ns: int | None = None  # the level was interrupted at this moment
+    engine: dict[str, float] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()  # noticed while running: a lost worker, a restarted server
+
+
+def started_at(record: RequestRecord) -> int:
+    """The moment that decides to which window a request belongs: scheduled where there is a schedule."""
+    return record.start_ns if record.scheduled_ns is None else record.scheduled_ns
+
+
+def in_window(records: Iterable[RequestRecord], window_ns: tuple[int, int]) -> list[RequestRecord]:
+    """The requests that started inside the half-open window."""
+    return [r for r in records if window_ns[0] <= started_at(r) < window_ns[1]]
+
+
+def mean_in_flight(records: Iterable[RequestRecord], window_ns: tuple[int, int]) -> float:
+    """Time average of requests on the server during the window, whichever window they belong to."""
+    start_ns, end_ns = window_ns
+    busy_ns = 0
+    for record in records:
+        sent_ns = record.start_ns if record.sent_ns is None else record.sent_ns
+        busy_ns += max(0, min(record.end_ns, end_ns) - max(sent_ns, start_ns))
+    return busy_ns / (end_ns - start_ns)
+
+
+def send_lags_ns(records: Iterable[RequestRecord]) -> list[int]:
+    """How long after its due time each request was sent; one never sent counts until it was given up."""
+    return [
+        (r.end_ns if r.sent_ns is None else r.sent_ns) - r.scheduled_ns
+        for r in records
+        if r.scheduled_ns is not None
+    ]
+
+
+def _window_of(plan: LevelPlan, measured: Measured) -> tuple[int, int]:
+    start_ns, end_ns = plan.window_ns
+    if measured.cut_ns is not None:
+        end_ns = max(start_ns + 1, min(end_ns, measured.cut_ns))
+    return start_ns, end_ns
+
+
+def level_result(
+    plan: LevelPlan, measured: Measured, slo: SloClass, expectations: Expectations | None = None
+) -> LevelResult:
+    """All figures of one level.
+
+    ``expectations`` is what the workload promised (output lengths, no shared prefixes); what does not hold
+    becomes a flag. A latency without any completed request is absent, never zero.
+    """
+    window_ns = _window_of(plan, measured)
+    window_s = (window_ns[1] - window_ns[0]) / 1e9
+    records = in_window(measured.records, window_ns)
+    verdicts = [judge(record, slo) for record in records]
+    completed = [r for r in records if r.outcome is Outcome.COMPLETED]
+    good = [r for r, verdict in zip(records, verdicts, strict=True) if verdict.good]
+    eligible = sum(verdict.eligible for verdict in verdicts)
+    lags = Distribution()
+    lags.record_all(max(0, lag) for lag in send_lags_ns(records))
+    e2e = quantiles_of(r.e2e_ns for r in completed)
+    in_flight = mean_in_flight(measured.records, window_ns)
+    known_prompts = [r.prompt_tokens for r in completed if r.prompt_tokens is not None]
+    findings = (
+        *measured.findings,
+        *examine(
+            load=plan.load,
+            open_loop=plan.arrivals.open_loop,
+            records=records,
+            send_lag_p99_s=lags.at(0.99),
+            in_flight_mean=in_flight,
+            cpu_share=measured.client.cpu_share,
+            loop_lag_p99_s=measured.client.loop_lag_p99_s,
+            stamp=measured.client.stamp,
+            engine=measured.engine,
+            expectations=expectations or Expectations(),
+            cut=measured.cut_ns is not None,
+        ),
+    )
+    return LevelResult(
+        load=plan.load,
+        kind="rate" if plan.arrivals.open_loop else "concurrency",
+        started_wall=measured.started_wall,
+        warmup_s=plan.warmup_s,
+        window_s=window_s,
+        drain_s=measured.drain_s,
+        sent=len(records),
+        completed=len(completed),
+        eligible=eligible,
+        good=len(good),
+        not_eligible=len(records) - eligible,
+        badput=_badput(verdicts),
+        errors=dict(Counter(r.error_kind.value for r in records if r.error_kind is not None)),
+        goodput_rps=len(good) / window_s,
+        goodput_ci_rps=batch_means_interval(
+            [started_at(r) / 1e9 for r in good], (window_ns[0] / 1e9, window_ns[1] / 1e9), e2e.mean_s
+        ),
+        token_goodput_tps=_tokens(good) / window_s,
+        throughput_rps=len(completed) / window_s,
+        output_tps=_tokens(completed) / window_s,
+        attainment=len(good) / eligible if eligible else None,
+        ttft=quantiles_of(t for r in completed if (t := r.ttft_ns) is not None),
+        tpot=quantiles_of(tpot for r in completed if (tpot := r.tpot_ns) is not None),
+        itl=quantiles_of(gap for r in completed for gap in r.gaps_ns),
+        e2e=e2e,
+        in_flight_mean=in_flight,
+        output_tokens=_tokens(completed),
+        prompt_tokens=sum(known_prompts) if known_prompts else None,
+        tokens_estimated=any(r.tokens_estimated for r in completed),
+        send_lag_p99_s=lags.at(0.99),
+        client_cpu_share=measured.client.cpu_share,
+        valid=not any(finding.voids for finding in findings),
+        flags=tuple(str(finding) for finding in findings),
+        engine=dict(measured.engine),
+    )
+
+
+def _badput(verdicts: Sequence[Verdict]) -> dict[str, int]:
+    return dict(
+        Counter(v.bucket.value for v in verdicts if v.eligible and not v.good and v.bucket is not None)
+    )
+
+
+def _tokens(records: Iterable[RequestRecord]) -> int:
+    return sum(r.output_tokens or 0 for r in records)

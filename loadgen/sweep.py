@@ -1,0 +1,179 @@
+"""A sweep: asks the search for loads, has them run, tells it what came of them, until time or questions run
+out.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from sidecar.requests.slo import SloClass
+
+from loadgen import __version__
+from loadgen.arrivals import Arrivals
+from loadgen.guards import Expectations
+from loadgen.preflight import Server
+from loadgen.results import LevelResult, SweepReport
+from loadgen.search import PeakSearch
+from loadgen.step import LevelPlan, Measured, level_result
+from loadgen.workload.spec import Workload
+
+SHARES = (0.99, 0.95, 0.9)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepSettings:
+    """What every level of a sweep shares. ``max_s`` bounds the whole sweep: no level starts that would pass
+    it.
+    """
+
+    url: str
+    slo: SloClass
+    workload: Workload
+    seed: int
+    arrivals: Arrivals
+    warmup_s: float
+    window_s: float
+    drain_limit_s: float
+    max_s: float | None = None
+    max_in_flight: int | None = None
+
+
+class Runs(Protocol):
+    """Whatever can run a level: the Locust processes, or a simulation of them."""
+
+    def __call__(self, plan: LevelPlan) -> Measured:
+        """Run one level to its end, or to where it was cut."""
+        ...
+
+
+class Sweep:
+    """One sweep. ``report`` is valid at any moment, also after an interrupt or a failure."""
+
+    def __init__(
+        self,
+        settings: SweepSettings,
+        search: PeakSearch,
+        server: Server,
+        *,
+        stopped: Callable[[], bool] = lambda: False,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._search = search
+        self._server = server
+        self._stopped = stopped
+        self._clock_s = clock_s
+        self._created = datetime.now(UTC).isoformat(timespec="seconds")
+        self._began_s = clock_s()
+        self._level_costs_s: list[float] = []
+        self._why = "interrupted"  # until the sweep ends otherwise
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds since the sweep began."""
+        return self._clock_s() - self._began_s
+
+    @property
+    def level_cost_s(self) -> float:
+        """What a level takes, drain included: the dearest so far, at first what was asked for."""
+        asked = self._settings.warmup_s + self._settings.window_s
+        return max([asked, *self._level_costs_s[-4:]])
+
+    def remaining_s(self) -> float:
+        """About how long the sweep still takes, the level under way not counted."""
+        likely = self._search.remaining()[1] * self.level_cost_s
+        if self._settings.max_s is None:
+            return likely
+        return max(0.0, min(likely, self._settings.max_s - self.spent_s))
+
+    def run(self, run_level: Runs, on_level: Callable[[LevelResult], None]) -> None:
+        """Measure until the search has no more questions, time is up or a stop is asked for."""
+        number = 0
+        while not self._stopped():
+            load = self._search.ask()
+            if load is None:
+                self._why = "complete" if self._search.stopped == "complete" else self._search.stopped
+                return
+            max_s = self._settings.max_s
+            if max_s is not None and number and self.spent_s + self.level_cost_s > max_s:
+                self._why = "budget"
+                return
+            began_s = self._clock_s()
+            plan = self._plan(load, number)
+            measured = run_level(plan)
+            self._level_costs_s.append(self._clock_s() - began_s)
+            level = level_result(plan, measured, self._settings.slo, self._expectations())
+            if measured.cut_ns is None or level.sent:
+                self._search.tell(level)
+                on_level(level)
+            number += 1
+
+    def fail(self, why: str) -> None:
+        """The sweep ends early for this reason; what was measured stands."""
+        self._why = why
+
+    def _plan(self, load: float, number: int) -> LevelPlan:
+        settings = self._settings
+        return LevelPlan(
+            load=load,
+            arrivals=settings.arrivals,
+            warmup_s=settings.warmup_s,
+            window_s=settings.window_s,
+            drain_limit_s=settings.drain_limit_s,
+            seed=settings.seed,
+            max_in_flight=settings.max_in_flight,
+            number=number,
+        )
+
+    def _expectations(self) -> Expectations:
+        workload = self._settings.workload
+        return Expectations(
+            exact_outputs=workload.ignore_eos,
+            shared_prefix=workload.shared_prefix_tokens > 0,
+            model=self._server.model,
+        )
+
+    def report(self) -> SweepReport:
+        """The report of what was measured so far."""
+        settings = self._settings
+        levels = tuple(self._search.told)
+        return SweepReport(
+            format=1,
+            tool=f"vllm-goodput {__version__}",
+            created_wall=self._created,
+            url=settings.url,
+            model=self._server.model,
+            server=self._server.name,
+            slo=slo_json(settings.slo),
+            workload={**settings.workload.to_json(), "arrivals": asdict(settings.arrivals)},
+            seed=settings.seed,
+            levels=levels,
+            peak=self._search.result(SHARES),
+            stopped=self._why,
+            flags=self._flags(levels),
+            provenance={
+                "python": platform.python_version(),
+                "machine": f"{platform.system()} {platform.machine()}",
+                "prompt_calibration": self._server.calibration.source,
+                "tokens_per_word": f"{self._server.calibration.per_word:.3f}",
+            },
+        )
+
+    @staticmethod
+    def _flags(levels: tuple[LevelResult, ...]) -> tuple[str, ...]:
+        """What holds for the sweep as a whole: each kind of level flag once, with the loads it touched."""
+        loads: dict[str, list[str]] = {}
+        for level in levels:
+            for flag in level.flags:
+                loads.setdefault(flag.partition(":")[0], []).append(f"{level.load:g}")
+        return tuple(f"{code} at load {', '.join(dict.fromkeys(at))}" for code, at in loads.items())
+
+
+def slo_json(slo: SloClass) -> dict[str, Any]:
+    """The SLO's name and bounds in seconds, for the report."""
+    return asdict(slo)
