@@ -1,11 +1,16 @@
-"""These tests run on the loop that production runs on; test_proxy_loops.py covers the other one."""
+"""These tests run on the loop that production runs on; the behaviour tests also on the one it falls back to."""
 
 import asyncio
+from collections.abc import Callable, Mapping
 
 import pytest
 import uvloop
 
 
-@pytest.fixture
-def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
-    return uvloop.EventLoopPolicy()
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    factories: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"uvloop": uvloop.new_event_loop}
+    if item.path.stem == "test_proxy_behaviour":
+        factories["asyncio"] = asyncio.new_event_loop
+    return factories
