@@ -79,14 +79,20 @@ def nice_ticks(high: float, count: int = 5) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """1-2-5 ticks by logarithm, from one at or below ``low`` to one at or above ``high``."""
-    marks = [m * 10.0**e for e in range(-9, 10) for m in (1, 2, 5)]
-    first = max((m for m in marks if m <= low * (1 + 1e-9)), default=marks[0])
-    last = min((m for m in marks if m >= high * (1 - 1e-9)), default=marks[-1])
-    if first == last:
-        last = marks[min(marks.index(first) + 1, len(marks) - 1)]
-    inside = [m for m in marks if first <= m <= last]
-    return [m for m in inside if f"{m:e}"[0] == "1"] if len(inside) > 8 else inside
+    """Ticks by logarithm, from one at or below ``low`` to one at or above ``high`` (both above 0).
+
+    Steps of 1-2-5; of tens where that would be more than eight.
+    """
+    for steps in ((1, 2, 5), (1,)):
+        marks = [m * 10.0**e for e in range(-12, 16) for m in steps]
+        first = max((m for m in marks if m <= low * (1 + 1e-9)), default=marks[0])
+        last = min((m for m in marks if m >= high * (1 - 1e-9)), default=marks[-1])
+        if first == last:
+            last = marks[min(marks.index(first) + 1, len(marks) - 1)]
+        inside = [m for m in marks if first <= m <= last]
+        if len(inside) <= 8:
+            break
+    return inside
 
 
 @dataclass(frozen=True, slots=True)

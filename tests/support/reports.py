@@ -125,7 +125,7 @@ def sweep(scale: float = 1.0, loads: tuple[float, ...] = LOADS, **changes: Any) 
             bracketed=True,
             reason="Goodput rises up to this load and falls beyond it.",
             plateau=(16.0, 20.0),
-            capacity=(capacity(0.99), capacity(0.9)),
+            capacity=(capacity(0.99), capacity(0.95), capacity(0.9)),
         ),
         stopped="complete",
         provenance={"python": "3.11.2", "locust": "2.43.0", "host": "2 cores, Linux 6.1", "gpu": "none"},
