@@ -16,8 +16,8 @@ Check = Callable[[str, int, int, str, Sequence[str]], Iterator[Span]]
 """(text, start, end, hint, regions) -> spans that are real; kind '' means the pattern's own kind."""
 
 _FILE_ENDINGS = frozenset({
-    "png", "jpg", "jpeg", "gif", "svg", "webp", "bmp", "ico", "tif", "tiff", "pdf", "css", "scss", "js", "mjs",
-    "jsx", "tsx", "html", "htm", "map", "json", "yaml", "yml",
+    "png", "jpg", "jpeg", "gif", "svg", "webp", "bmp", "ico", "tif", "tiff", "pdf", "css", "scss", "js",
+    "mjs", "jsx", "tsx", "html", "htm", "map", "json", "yaml", "yml",
 })  # fmt: skip
 _VERSION_HEAD = re.compile(r"v?\d+(?:\.\d+)+|v?\d+\.|\d+x\.")
 _WIDE = re.compile(r"[⺀-鿿가-힯豈-﫿ぁ-ヿ฀-๿]")

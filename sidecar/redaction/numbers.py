@@ -20,8 +20,8 @@ from phonenumbers import PhoneMetadata, PhoneNumberFormat
 Span = tuple[int, int, str]  # start, end, kind
 
 DEFAULT_REGIONS = (
-    "US", "GB", "DE", "FR", "ES", "IT", "NL", "BE", "CH", "AT", "PL", "SE", "NO", "DK", "FI", "PT", "IE", "IN",
-    "AU", "NZ", "BR", "MX", "JP", "ZA", "KR", "CN", "TR", "GR", "CZ", "HU", "RO", "SG", "IL", "AR",
+    "US", "GB", "DE", "FR", "ES", "IT", "NL", "BE", "CH", "AT", "PL", "SE", "NO", "DK", "FI", "PT", "IE",
+    "IN", "AU", "NZ", "BR", "MX", "JP", "ZA", "KR", "CN", "TR", "GR", "CZ", "HU", "RO", "SG", "IL", "AR",
 )  # fmt: skip
 
 _REACH = 48  # characters before a number in which a word may explain it

@@ -1,0 +1,1 @@
+"""OpenTelemetry: one gen_ai span for each request, vLLM's own spans joined to it, and the way out."""
