@@ -21,6 +21,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Serve the OpenAI API and vLLM's /metrics from an engine whose true curve is known.",
     )
     parser.add_argument("--profile", default="demo", help=f"one of {', '.join(profiles())} (default: demo)")
+    parser.add_argument("--profile-file", default=None, help="YAML file to take the profile from instead")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=8000, help="port; 0 takes a free one (default: 8000)")
     parser.add_argument("--seed", type=int, default=0, help="seed of answer lengths, words and faults")
@@ -31,15 +32,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--fault",
         default="",
-        help="faults for all requests: key=value,... with error, reject, stall, drop, error_event as shares "
-        "0..1 and retry_after_s, stall_s, stall_after, drop_after; the header x-sim-fault says it for one request",
+        metavar="KEY=VALUE,...",
+        help="faults for all requests: error, reject, stall, drop, error_event as shares 0..1; retry_after_s, "
+        "stall_s, stall_after, drop_after; the header x-sim-fault says the same for one request",
     )
     parser.add_argument("--curve", action="store_true", help="print the true goodput curve and stop")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    profile = find_profile(args.profile)
+    profile = find_profile(args.profile, args.profile_file)
     faults = parse_faults(args.fault)
     if not 0 <= args.port <= 65535:
         raise UserError(f"--port: expected 0..65535, got {args.port}")
@@ -92,8 +94,8 @@ def curve_table(profile: Profile) -> str:
     )
     prompt, output = workload.prompt_tokens, workload.output_tokens
     lines = [
-        f"profile {profile.name}: prompt {prompt.low}-{prompt.high}, output {output.low}-{output.high} tokens;"
-        f" {bounds}",
+        f"profile {profile.name}: prompt {prompt.low}-{prompt.high}, output {output.low}-{output.high} "
+        f"tokens; {bounds}",
         f"{'load':>5} {'ttft ms':>9} {'tpot ms':>8} {'req/s':>7} {'attained':>9} {'goodput':>8}",
     ]
     for point in true_curve(profile, workload, slo, levels):

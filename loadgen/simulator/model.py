@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import comb, erf, inf, sqrt
+from math import comb, erf, fsum, sqrt
 from typing import Protocol
 
 from loadgen.simulator.profile import Profile, Workload, find_profile, profiles
@@ -193,9 +193,8 @@ def true_point(profile: Profile, workload: Workload, slo: SloBounds, load: int) 
     size_variance = (shown * prompt_token_s) ** 2 * prompt.variance
     kv_slope = profile.kv_bytes_per_token / profile.bandwidth_bytes_per_s
     context_variance = prompt.variance + age**2 / 12
-    attained = 0.0
-    lengths = _samples(output.low, output.high)
-    for n in lengths:
+    goods = []
+    for n in _samples(output.low, output.high):
         good = _at_most(slo.ttft_s, [(p, queue_s + chunks * t) for p, t in zip(others, joined, strict=True)])
         gaps = n - 1
         spread = 0.0
@@ -212,7 +211,8 @@ def true_point(profile: Profile, workload: Workload, slo: SloBounds, load: int) 
                 good *= _at_most(slo.max_gap_s, [(p, step(k)) for k, p in enumerate(others)]) ** gaps
         if slo.e2e_s is not None:
             good *= _normal_at_most(slo.e2e_s, ttft + gaps * decode_mean, gaps * spread)
-        attained += good / len(lengths)
+        goods.append(good)
+    attained = fsum(goods) / len(goods)
     return TruePoint(
         load=load,
         running=running,
@@ -230,8 +230,9 @@ def true_point(profile: Profile, workload: Workload, slo: SloBounds, load: int) 
 
 
 def _at_most(bound: float | None, outcomes: Iterable[tuple[float, float]]) -> float:
-    limit = inf if bound is None else bound
-    return min(1.0, sum(p for p, value in outcomes if value <= limit))
+    if bound is None:
+        return 1.0
+    return min(1.0, fsum(p for p, value in outcomes if value <= bound))
 
 
 def true_curve(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -149,6 +150,11 @@ def profile_from(name: str, raw: Any, *, where: str = PROFILES_FILE) -> Profile:
     slo = _section(f"{here}.slo", section["slo"])
     bounds = {f.name: f for f in fields(Bounds)}
     _known(f"{here}.slo", slo, set(bounds), {k for k, f in bounds.items() if f.default is MISSING})
+    for key, bound in slo.items():
+        if bound is not None and (
+            isinstance(bound, bool) or not isinstance(bound, (int, float)) or bound < 0
+        ):
+            raise UserError(f"{here}.slo.{key}: expected seconds, got {bound!r}")
     values: dict[str, Any] = {}
     for f in fields(Profile):
         if f.name in ("name", "workload", "slo", "answer_tokens"):
@@ -170,16 +176,34 @@ def profile_from(name: str, raw: Any, *, where: str = PROFILES_FILE) -> Profile:
     )
 
 
+def parse_profiles(text: str, *, where: str) -> dict[str, Profile]:
+    """Profiles by name from YAML text; raises :class:`UserError` naming ``where`` and the key."""
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"{where}: not YAML: {' '.join(str(error).split())}") from None
+    return {
+        str(name): profile_from(str(name), one, where=where) for name, one in _section(where, raw).items()
+    }
+
+
 @cache
 def profiles() -> Mapping[str, Profile]:
     """The built-in profiles by name, from the package's ``profiles.yaml``."""
     text = resources.files("loadgen.simulator").joinpath(PROFILES_FILE).read_text(encoding="utf-8")
-    return {name: profile_from(name, raw) for name, raw in yaml.safe_load(text).items()}
+    return parse_profiles(text, where=PROFILES_FILE)
 
 
-def find_profile(name: str) -> Profile:
-    """The built-in profile of that name; raises :class:`UserError` listing the names."""
-    known = profiles()
+def find_profile(name: str, path: str | None = None) -> Profile:
+    """The profile of that name, built in or from the file ``path``; :class:`UserError` lists the names."""
+    if path is None:
+        known, where = profiles(), "built in"
+    else:
+        try:
+            known = parse_profiles(Path(path).read_text(encoding="utf-8"), where=path)
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        where = f"in {path}"
     if name not in known:
-        raise UserError(f"unknown profile {name!r}; built in: {', '.join(sorted(known))}")
+        raise UserError(f"unknown profile {name!r}; {where}: {', '.join(sorted(known))}")
     return known[name]

@@ -18,7 +18,7 @@ VOCABULARY = 32_000
 _PIECE = re.compile(r"\S{1,12}")
 
 # One token each, and plain ASCII without quotes or backslashes: they go into JSON strings as they are.
-_WORDS = tuple(
+_WORDS: tuple[str, ...] = tuple(
     _PIECE.findall(
         """
     the of and to in is that for it was on are as with be at one have this from by not but what all were
@@ -28,6 +28,7 @@ _WORDS = tuple(
         """
     )
 )
+_STRIDE = 31  # shares no factor with the number of words: all come up before one comes twice
 
 
 def count_tokens(text: str) -> int:
@@ -46,7 +47,7 @@ def chat_tokens(contents: Sequence[str]) -> int:
 
 def answer_token(start: int, number: int) -> str:
     """The ``number``-th token (from 1) of the answer whose seed is ``start``."""
-    return " " + _WORDS[(start + number * 37) % len(_WORDS)]
+    return " " + _WORDS[(start + number * _STRIDE) % len(_WORDS)]
 
 
 def cut_at_stop(start: int, limit: int, stops: Sequence[str]) -> tuple[int, str, str] | None:

@@ -122,8 +122,8 @@ def read_ask(endpoint: Endpoint, raw: bytes, profile: Profile) -> Ask:
         if tokens >= profile.max_model_len or tokens + (max_tokens or 1) > profile.max_model_len:
             raise RefusedError(
                 400,
-                f"This model's maximum context length is {profile.max_model_len} tokens. However, the request "
-                f"has {tokens} input tokens and asks for {max_tokens or 1} output tokens.",
+                f"This model's maximum context length is {profile.max_model_len} tokens. However, the "
+                f"request has {tokens} input tokens and asks for {max_tokens or 1} output tokens.",
                 param="input_tokens",
             )
     stream = body.get("stream") is True

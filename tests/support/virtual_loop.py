@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from itertools import pairwise
 
 from loadgen.simulator.engine import Engine
 from loadgen.simulator.profile import Bounds, Profile, Workload
@@ -95,7 +96,7 @@ def run_level(
                 continue
             del open_requests[emission.sequence_id]
             if warmup_s * 1e9 <= now_ns < stop_ns:
-                gaps = [b - a for a, b in zip(times, times[1:], strict=False)]
+                gaps = [b - a for a, b in pairwise(times)]
                 ended.append(VirtualRequest(arrival_ns, times[0], now_ns, len(times), max(gaps, default=0)))
             send()
     return VirtualLevel(load, window_s, tuple(ended), slo, engine.stats.preemptions)
