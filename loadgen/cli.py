@@ -12,11 +12,11 @@ from types import ModuleType
 
 from loadgen import __version__
 from loadgen.commands import run as run_command
-from loadgen.commands import sweep
+from loadgen.commands import simulate, sweep
 from sidecar.errors import UserError
 
 # One line for each command module. A module brings ``add_parser(subparsers)`` and sets ``run``.
-COMMANDS: tuple[ModuleType, ...] = (sweep, run_command)
+COMMANDS: tuple[ModuleType, ...] = (sweep, run_command, simulate)
 
 
 def build_parser() -> argparse.ArgumentParser:

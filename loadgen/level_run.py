@@ -18,8 +18,8 @@ import gevent
 from gevent.event import Event
 
 from loadgen.arrivals import arrival_times
+from loadgen.plan import ClientHealth, LevelPlan
 from loadgen.stats import Distribution
-from loadgen.step import ClientHealth, LevelPlan
 from loadgen.stream_client import StreamClient
 from loadgen.wire import rebase
 from loadgen.workload.spec import RequestMaker

@@ -25,9 +25,9 @@ from locust.env import Environment  # noqa: E402
 from loadgen.level_run import LevelRun  # noqa: E402
 from loadgen.orders import plan_from, setup_from  # noqa: E402
 from loadgen.stream_client import StreamClient  # noqa: E402
-from loadgen.user import LevelUser, build_head, fire_request  # noqa: E402
+from loadgen.user import LevelUser, fire_request  # noqa: E402
 from loadgen.wire import pack  # noqa: E402
-from loadgen.workload.spec import RequestMaker  # noqa: E402
+from loadgen.workload.spec import RequestMaker, build_head  # noqa: E402
 from sidecar.requests.records import Api  # noqa: E402
 
 

@@ -20,8 +20,8 @@ import msgpack  # type: ignore[import-untyped]
 
 from loadgen.guards import Finding
 from loadgen.orders import Setup, level_order, setup_order
+from loadgen.plan import ClientHealth, LevelPlan, Measured
 from loadgen.processes import die_with_parent
-from loadgen.step import ClientHealth, LevelPlan, Measured
 from loadgen.wire import unpack
 from sidecar.requests.records import RequestRecord
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from loadgen.address import Target
 from loadgen.arrivals import Arrivals
-from loadgen.step import LevelPlan
+from loadgen.plan import LevelPlan
 from loadgen.workload.lengths import Lengths
 from loadgen.workload.prompts import Calibration
 from loadgen.workload.spec import Workload

@@ -190,3 +190,11 @@ def _in_stream_error(text: str) -> str | None:
             message = event["error"].get("message") if isinstance(event["error"], dict) else None
             return f" ({message[:160]})" if isinstance(message, str) else ""
     return None
+
+
+def must_be_reachable(url: str) -> None:
+    """Raise `ServerUnfit` unless something answers HTTP at this address, whatever it says."""
+    try:
+        httpx.get(f"{url}/health", timeout=_LIMIT_S, trust_env=False)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise ServerUnfit(f"{url} cannot be reached: {_reason(error)}") from None

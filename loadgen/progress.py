@@ -12,8 +12,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from loadgen.plan import LevelPlan
 from loadgen.results import LevelResult
-from loadgen.step import LevelPlan
 
 _PHASES = {"warmup": "warm-up", "window": "measuring", "drain": "draining"}
 

@@ -13,13 +13,13 @@ from loadgen import options
 from loadgen.arrivals import Arrivals
 from loadgen.locust_pool import LoadFailed, LocustPool
 from loadgen.orders import Setup
+from loadgen.plan import LevelPlan, Measured
 from loadgen.preflight import Preflight
 from loadgen.progress import Display
 from loadgen.report import write_all
 from loadgen.report.terminal import render
 from loadgen.results import LevelResult, SweepReport
 from loadgen.search import PeakSearch
-from loadgen.step import LevelPlan, Measured
 from loadgen.sweep import Sweep
 from loadgen.workload.prompts import Calibration
 from loadgen.workload.spec import PATHS, RequestMaker

@@ -1,4 +1,4 @@
-"""One load level: what was asked for, what came back, and the figures drawn from it. Pure.
+"""The figures of one load level, drawn from what came back. Pure.
 
 The rule for edges: a request belongs to the level in whose measured window it *started* (open loop: was
 scheduled, sent or not). The drain waits for those; the window's length divides. What started in the warm-up
@@ -9,59 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 from sidecar.requests.slo import SloClass, Verdict, judge
 
-from loadgen.arrivals import Arrivals
-from loadgen.guards import Expectations, Finding, examine
+from loadgen.guards import Expectations, examine
+from loadgen.plan import LevelPlan, Measured
 from loadgen.results import LevelResult
 from loadgen.stats import Distribution, batch_means_interval, quantiles_of
 from sidecar.requests.records import Outcome, RequestRecord
-
-
-@dataclass(frozen=True, slots=True)
-class LevelPlan:
-    """One level to be run. ``load`` is requests in flight (closed loop) or requests per second (open
-    loop).
-    """
-
-    load: float
-    arrivals: Arrivals
-    warmup_s: float
-    window_s: float
-    drain_limit_s: float
-    seed: int
-    max_in_flight: int | None = None  # open loop: beyond it a due request waits, and that wait counts
-    number: int = 0  # which level of the sweep this is: makes its prompts differ from every other level's
-
-    @property
-    def window_ns(self) -> tuple[int, int]:
-        """The measured window, in nanoseconds after the level's start, half-open."""
-        return round(self.warmup_s * 1e9), round((self.warmup_s + self.window_s) * 1e9)
-
-
-@dataclass(frozen=True, slots=True)
-class ClientHealth:
-    """How the generator itself fared during the window; the worst of all workers."""
-
-    cpu_share: float | None = None  # of one core
-    loop_lag_p99_s: float | None = None
-    stamp: str = "unknown"  # "kernel" or "read": who took the arrival times
-    shared_stamp_share: float | None = None  # share of output reads that carried more than one event's bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What the workers brought back from one level. All times count from the level's start."""
-
-    records: tuple[RequestRecord, ...]
-    started_wall: str
-    drain_s: float
-    client: ClientHealth = ClientHealth()
-    cut_ns: int | None = None  # the level was interrupted at this moment
-    engine: dict[str, float] = field(default_factory=dict)
-    findings: tuple[Finding, ...] = ()  # noticed while running: a lost worker, a restarted server
 
 
 def started_at(record: RequestRecord) -> int:

@@ -17,11 +17,11 @@ import httptools
 from gevent import get_hub, monkey
 from gevent.event import Event
 from gevent.socket import AF_UNSPEC, IPPROTO_TCP, MSG_PEEK, SOCK_STREAM, TCP_NODELAY, gaierror, getaddrinfo
-from sidecar.requests.stream import StreamMeter
 
 from loadgen.address import Target
 from loadgen.clock import ArrivalClock, stamping
 from sidecar.requests.records import Api, End, RequestRecord
+from sidecar.requests.stream import StreamMeter
 
 if TYPE_CHECKING:
     from socket import socket as _Socket

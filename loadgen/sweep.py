@@ -16,10 +16,11 @@ from sidecar.requests.slo import SloClass
 from loadgen import __version__
 from loadgen.arrivals import Arrivals
 from loadgen.guards import Expectations
+from loadgen.plan import LevelPlan, Measured
 from loadgen.preflight import Server
 from loadgen.results import LevelResult, SweepReport
 from loadgen.search import PeakSearch
-from loadgen.step import LevelPlan, Measured, level_result
+from loadgen.step import level_result
 from loadgen.workload.spec import Workload
 
 SHARES = (0.99, 0.95, 0.9)

@@ -28,7 +28,7 @@ from loadgen.address import Target
 from loadgen.level_run import LevelRun
 from loadgen.stream_client import StreamClient
 from loadgen.workload.prompts import Calibration
-from loadgen.workload.spec import PATHS, RequestMaker, Workload
+from loadgen.workload.spec import PATHS, RequestMaker, Workload, build_head
 from sidecar.requests.records import Api, Outcome, RequestRecord
 
 
@@ -53,18 +53,6 @@ def fire_request(environment: Any, record: RequestRecord) -> None:
         start_time=None,
         url=None,
     )
-
-
-def build_head(target: Target, api: Api, api_key: str = "", headers: dict[str, str] | None = None) -> bytes:
-    """The head that all requests of a workload share."""
-    lines = {
-        "Content-Type": "application/json",
-        "Accept": "text/event-stream",
-        "User-Agent": "goodput-loadgen",
-    }
-    if api_key:
-        lines["Authorization"] = f"Bearer {api_key}"
-    return target.head(PATHS[api], lines | (headers or {}))
 
 
 class GoodputUser(User):

@@ -7,6 +7,7 @@ import random
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from loadgen.address import Target
 from loadgen.workload.lengths import Lengths
 from loadgen.workload.prompts import Calibration, PromptMaker
 from sidecar.requests.records import Api
@@ -32,6 +33,18 @@ class Workload:
             "prompt_tokens": str(self.prompt_tokens),
             "output_tokens": str(self.output_tokens),
         }
+
+
+def build_head(target: Target, api: Api, api_key: str = "", headers: dict[str, str] | None = None) -> bytes:
+    """The head that all requests of a workload share."""
+    lines = {
+        "Content-Type": "application/json",
+        "Accept": "text/event-stream",
+        "User-Agent": "goodput-loadgen",
+    }
+    if api_key:
+        lines["Authorization"] = f"Bearer {api_key}"
+    return target.head(PATHS[api], lines | (headers or {}))
 
 
 @dataclass(frozen=True, slots=True)
