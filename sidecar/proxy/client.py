@@ -148,7 +148,9 @@ class ClientSide(asyncio.Protocol):
             )
             return False
         if end < 0:
-            if _BARE_LF.search(self._buf, max(0, self._scanned - 1)) or not 65 <= (self._buf[0] or 65) <= 90:
+            if _BARE_LF.search(self._buf, max(0, self._scanned - 1)) or not (
+                65 <= self._buf[0] <= 90 or self._buf == b"\r"
+            ):
                 self._refuse(HTTPStatus.BAD_REQUEST, "field", "bare LF, or no HTTP request")
             self._scanned = len(self._buf)
             return False

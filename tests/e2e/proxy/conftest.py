@@ -1,4 +1,4 @@
-"""These tests run on the loop that production runs on; the behaviour tests also on the one it falls back to."""
+"""These tests run on production's event loop; the behaviour tests also on the one it falls back to."""
 
 import asyncio
 from collections.abc import Callable, Mapping
