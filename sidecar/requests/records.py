@@ -127,6 +127,9 @@ class RequestRecord:
     queue_ns: int | None = None  # the waiting part of TTFT, where the engine tells
     preemptions_rose: bool = False
     extra: dict[str, str] = field(default_factory=dict)
+    # Gaps between successive output chunks of the whole stream, whichever choice each belongs to. With one
+    # choice the same as gaps_ns; SLOs look at gaps_ns, what one reader of one choice feels.
+    stream_gaps_ns: tuple[int, ...] = ()
 
     @property
     def ttft_ns(self) -> int | None:
