@@ -1,0 +1,171 @@
+"""Settings of ``goodput-sidecar run``: a YAML file, then the environment (``GOODPUT_*``), then flags.
+
+Later sources win key by key. Every error names where the value came from, the key, and what would be right.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+from sidecar.errors import SettingsError
+
+ENV_PREFIX = "GOODPUT_"
+
+
+def _setting(default: Any, help_text: str, kind: str = "text") -> Any:
+    return field(default=default, metadata={"help": help_text, "kind": kind})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings, with their defaults. Times are seconds."""
+
+    upstream: str = _setting("", "where vLLM is, like http://127.0.0.1:8000 (required)", "url")
+    engine: str = _setting("", "where its /metrics is, when not at the upstream", "url")
+    listen: str = _setting(
+        "127.0.0.1:8080", "address of the proxy, HOST:PORT (port 0: any free one)", "address"
+    )
+    admin: str = _setting("127.0.0.1:9090", "address of metrics, health and status page", "address")
+    slo: str = _setting("", "bounds of the default class, like ttft=0.5,tpot=0.05")
+    slo_file: str = _setting("", "YAML file with SLO classes", "file")
+    objective: float = _setting(0.99, "share of eligible requests that should be good, over 30 days", "share")
+    capacity: str = _setting("", "capacity file written by goodput-loadgen target", "file")
+    scrape_interval_s: float = _setting(5.0, "seconds between two scrapes of the engine", "seconds")
+    drain_s: float = _setting(30.0, "seconds that running requests get to finish after SIGTERM", "seconds")
+    otlp_metrics_endpoint: str = _setting("", "push metrics by OTLP/HTTP there, like http://host:4318", "url")
+    otlp_interval_s: float = _setting(60.0, "seconds between two OTLP pushes", "seconds")
+    scaler: str = _setting(
+        "", "address of the KEDA external scaler (gRPC), HOST:PORT; off when empty", "address"
+    )
+    class_header: str = _setting("x-slo-class", "request header that names the SLO class")
+    max_models: int = _setting(32, "distinct model names that may stand as a label", "count")
+
+    def address(self, key: str) -> tuple[str, int]:
+        """Host and port of ``listen``, ``admin`` or ``scaler``."""
+        return split_address(getattr(self, key))
+
+
+KEYS = {f.name: f for f in fields(Settings)}
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """``HOST:PORT`` or ``[V6]:PORT``. Raises ValueError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or not 0 <= int(port) <= 65535:
+        raise ValueError(text)
+    host = host.removeprefix("[").removesuffix("]")
+    return host or "0.0.0.0", int(port)
+
+
+def load_settings(
+    flags: Mapping[str, Any],
+    *,
+    file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """Join all sources. ``flags`` holds only what was given. Raises SettingsError."""
+    environ = os.environ if environ is None else environ
+    values: dict[str, Any] = {}
+    if file is not None:
+        for key, raw in _read(file).items():
+            values[key] = _checked(key, raw, f"{file}: {key}")
+    for name, text in environ.items():
+        key = name.removeprefix(ENV_PREFIX).lower()
+        if name.startswith(ENV_PREFIX) and key in KEYS:
+            values[key] = _checked(key, text, f"environment {name}")
+    for key, raw in flags.items():
+        values[key] = _checked(key, raw, "--" + key.replace("_", "-"))
+    settings = Settings(**values)
+    if not settings.upstream:
+        raise SettingsError(
+            f"upstream: say where vLLM is, with --upstream http://127.0.0.1:8000, {ENV_PREFIX}UPSTREAM "
+            "or upstream: in the settings file"
+        )
+    if settings.slo and settings.slo_file:
+        raise SettingsError("slo and slo_file: give one of them, not both")
+    return settings
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        raw = yaml.safe_load(path.read_text("utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"{path}: is not UTF-8 text") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" line {mark.line + 1}:" if mark is not None else ""
+        raise SettingsError(f"{path}:{where} is not YAML: {getattr(error, 'problem', error)}") from None
+    if raw is None:
+        return {}
+    if not isinstance(raw, dict):
+        raise SettingsError(f"{path}: must hold settings as key: value, not a {type(raw).__name__}")
+    for key in raw:
+        if key not in KEYS:
+            near = difflib.get_close_matches(str(key), KEYS, n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(KEYS)}"
+            raise SettingsError(f"{path}: {key}: is no setting{hint}")
+    return raw
+
+
+def _checked(key: str, raw: Any, where: str) -> Any:
+    kind = KEYS[key].metadata["kind"]
+    if kind in ("seconds", "share"):
+        value = _number(raw, where)
+        if kind == "seconds" and not value > 0:
+            raise SettingsError(f"{where}: must be more than 0 seconds, not {raw}")
+        if kind == "share" and not 0 < value < 1:
+            raise SettingsError(f"{where}: must lie between 0 and 1, like 0.99, not {raw}")
+        return value
+    if kind == "count":
+        value = _number(raw, where)
+        if value != int(value) or value < 1:
+            raise SettingsError(f"{where}: must be a whole number of at least 1, not {raw}")
+        return int(value)
+    if not isinstance(raw, str):
+        if raw is None:
+            return ""
+        if key == "listen" or kind == "address":
+            raise SettingsError(f"{where}: must be HOST:PORT in quotes, like '127.0.0.1:8080', not {raw!r}")
+        raise SettingsError(f"{where}: must be text, not {raw!r}")
+    text = raw.strip()
+    if text and kind == "url":
+        _check_url(text, where)
+    if text and kind == "address":
+        try:
+            split_address(text)
+        except ValueError:
+            raise SettingsError(f"{where}: must be HOST:PORT, like 127.0.0.1:8080, not {raw!r}") from None
+    return text
+
+
+def _number(raw: Any, where: str) -> float:
+    if isinstance(raw, bool) or not isinstance(raw, (int, float, str)):
+        raise SettingsError(f"{where}: must be a number, not {raw!r}")
+    try:
+        value = float(raw)
+    except ValueError:
+        raise SettingsError(f"{where}: must be a number, not {raw!r}") from None
+    if not math.isfinite(value):
+        raise SettingsError(f"{where}: must be a number, not {raw!r}")
+    return value
+
+
+def _check_url(text: str, where: str) -> None:
+    try:
+        parts = urlsplit(text)
+        fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        fine = False
+    if not fine:
+        raise SettingsError(f"{where}: must be a URL like http://127.0.0.1:8000, not {text!r}")

@@ -1,0 +1,126 @@
+"""What the engine's counters say about one request: did preemptions rise during it, how much of TTFT was waiting.
+
+The engine tells neither for a single request on its metrics page, so both are read from the scrapes around
+it: the last at or before the request's start and the first at or after its end. From that follows:
+
+* ``preemptions_rose`` is true when the preemption counter rose between those two. The span is a little longer
+  than the request (by up to a scrape interval on the left), so a preemption just before it counts too.
+* ``queue_ns`` is TTFT times the engine's waiting share over that span: increase of the queue-time sum over
+  increase of the TTFT sum. It is the share of an average request of the span, not of this very one. Without
+  the queue histogram a queue that was empty at every scrape of the span gives 0; otherwise it stays unknown.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from sidecar.engine.view import EngineView
+from sidecar.requests.records import RequestRecord
+
+_KEEP_NS = 3_600_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Running totals at one scrape, made to rise only (a decrease is a reset and adds the new value)."""
+
+    at_ns: int
+    preemptions: float | None
+    queue_sum_s: float | None
+    ttft_sum_s: float | None
+    waiting: float | None
+
+
+@dataclass(slots=True)
+class _Rising:
+    total: float = 0.0
+    last: float | None = None
+
+    def take(self, value: float | None) -> float | None:
+        if value is None:
+            return None
+        if self.last is not None:
+            self.total += value - self.last if value >= self.last else value
+        self.last = value
+        return self.total
+
+
+@dataclass(slots=True)
+class Attribution:
+    """The recent scrapes, and the answers for a request that ended."""
+
+    limit: int = 2048
+    _readings: deque[Reading] = field(default_factory=deque)
+    _preemptions: _Rising = field(default_factory=_Rising)
+    _queue: _Rising = field(default_factory=_Rising)
+    _ttft: _Rising = field(default_factory=_Rising)
+
+    def add(self, at_ns: int, view: EngineView) -> None:
+        """Take one good scrape; ``at_ns`` is the monotonic time at which its page had arrived."""
+        queue, ttft = view.histogram("queue"), view.histogram("ttft")
+        self._readings.append(
+            Reading(
+                at_ns,
+                self._preemptions.take(view.total("preemptions")),
+                self._queue.take(queue.sum if queue else None),
+                self._ttft.take(ttft.sum if ttft else None),
+                view.total("waiting"),
+            )
+        )
+        while len(self._readings) > self.limit or self._readings[0].at_ns < at_ns - _KEEP_NS:
+            self._readings.popleft()
+
+    @property
+    def last_ns(self) -> int | None:
+        """When the last good scrape was taken."""
+        return self._readings[-1].at_ns if self._readings else None
+
+    def covers(self, record: RequestRecord) -> bool:
+        """A scrape from after the request's end is there."""
+        return self.last_ns is not None and self.last_ns >= record.end_ns
+
+    def attribute(self, record: RequestRecord) -> RequestRecord:
+        """The record with ``preemptions_rose`` and, where unset, ``queue_ns``, as far as they are known."""
+        span = self._span(record.start_ns, record.end_ns)
+        if len(span) < 2:
+            return record
+        first, last = span[0], span[-1]
+        rose = (
+            first.preemptions is not None
+            and last.preemptions is not None
+            and last.preemptions > first.preemptions
+        )
+        queue_ns = record.queue_ns
+        ttft_ns = record.ttft_ns
+        if queue_ns is None and ttft_ns is not None:
+            share = self._waiting_share(span)
+            queue_ns = None if share is None else round(ttft_ns * share)
+        return replace(record, preemptions_rose=record.preemptions_rose or rose, queue_ns=queue_ns)
+
+    def _span(self, start_ns: int, end_ns: int) -> list[Reading]:
+        span: list[Reading] = []
+        for reading in reversed(self._readings):
+            if reading.at_ns >= end_ns and span and span[-1].at_ns >= end_ns:
+                span[-1] = reading  # an earlier one that still lies after the end
+            else:
+                span.append(reading)
+            if reading.at_ns <= start_ns:
+                break
+        return span[::-1]
+
+    @staticmethod
+    def _waiting_share(span: list[Reading]) -> float | None:
+        first, last = span[0], span[-1]
+        if (
+            first.queue_sum_s is not None
+            and last.queue_sum_s is not None
+            and first.ttft_sum_s is not None
+            and last.ttft_sum_s is not None
+        ):
+            ttft = last.ttft_sum_s - first.ttft_sum_s
+            if ttft > 0:
+                return min(1.0, max(0.0, (last.queue_sum_s - first.queue_sum_s) / ttft))
+        if all(reading.waiting == 0 for reading in span):
+            return 0.0
+        return None

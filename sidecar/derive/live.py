@@ -1,0 +1,143 @@
+"""The live picture: finished requests and scrapes come in, what is known now comes out. Pure, single-threaded.
+
+All times are passed in: ``now_ns`` is monotonic, ``wall_s`` Unix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sidecar.derive.attribution import Attribution
+from sidecar.derive.autoscale import Autoscale, Capacity, signal
+from sidecar.derive.classes import ClassState, edges_for
+from sidecar.derive.evidence import EngineWatch
+from sidecar.derive.judging import Judged, Judging
+from sidecar.derive.names import OTHER, ModelNames
+from sidecar.derive.windows import WINDOWS, Counts, Slot, Summary, summarize
+from sidecar.engine.scrape import EngineSnapshot
+from sidecar.requests.records import RequestRecord
+from sidecar.requests.slo import SloClass, SloPolicy
+
+_MAX_CLASSES = 64  # (model, class) pairs; what comes after goes into the model label __other__
+_FROZEN_AFTER_S = 15.0
+
+
+@dataclass(slots=True)
+class Live:
+    """State of one sidecar. ``started_ns`` is when it began to watch."""
+
+    policy: SloPolicy
+    started_ns: int
+    objective: float = 0.99
+    capacity: Capacity | None = None
+    scrape_interval_s: float = 5.0
+    max_models: int = 32
+    engine: EngineSnapshot | None = None
+    classes: dict[tuple[str, str], ClassState] = field(default_factory=dict)
+    models: ModelNames = field(init=False)
+    watch: EngineWatch = field(init=False)
+    attribution: Attribution = field(default_factory=Attribution)
+    judging: Judging = field(init=False)
+    slos: tuple[SloClass, ...] = field(init=False)
+    _edges: dict[str, tuple[float, ...]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.models = ModelNames(self.max_models)
+        self.watch = EngineWatch(self.scrape_interval_s)
+        self.judging = Judging(self.policy.class_for, self.attribution)
+        self.slos = all_classes(self.policy)
+        self._edges = edges_for(self.slos)
+
+    def add_record(self, record: RequestRecord, now_ns: int, wall_s: float) -> list[Judged]:
+        """Take a finished request. Returns it judged, or nothing when it waits for the next scrape: then a
+        scrape soon is worth its while."""
+        judged = self.judging.take(record, now_ns)
+        if judged is None:
+            return []
+        self._count(judged, wall_s)
+        return [judged]
+
+    def add_snapshot(self, snapshot: EngineSnapshot, now_ns: int, wall_s: float) -> list[Judged]:
+        """Take a scrape, good or failed. Returns requests that could be judged because of it."""
+        self.engine = snapshot
+        self.watch.add(snapshot.at_ns, snapshot.view, snapshot.wall_s)
+        if snapshot.view is not None:
+            self.attribution.add(snapshot.at_ns, snapshot.view)
+            self.models.serve(frozenset(model for model in snapshot.view.models if model))
+        return self.settle(now_ns, wall_s)
+
+    def settle(self, now_ns: int, wall_s: float, *, all_of_them: bool = False) -> list[Judged]:
+        """Judge what was held long enough (or all of it)."""
+        ready = self.judging.settle(now_ns, all_of_them=all_of_them)
+        for judged in ready:
+            self._count(judged, wall_s)
+        return ready
+
+    def _count(self, judged: Judged, wall_s: float) -> None:
+        record, slo, verdict = judged
+        answered = record.status is not None and 200 <= record.status < 300
+        model = self.models.label(record.model, answered=answered)
+        key = (model, slo.name)
+        state = self.classes.get(key)
+        if state is None:
+            if len(self.classes) >= _MAX_CLASSES:
+                key = (OTHER, slo.name)
+                state = self.classes.get(key)
+            if state is None:
+                state = ClassState(key[0], slo, self.objective, self._edges, self.started_ns)
+                self.classes[key] = state
+        state.add(record, verdict, wall_s)
+
+    def overall(self, window: str, now_ns: int) -> Summary:
+        """One window over all models and classes."""
+        whole = Slot()
+        covered_s = 0.0
+        for state in self.classes.values():
+            whole.merge(state.slot(window, now_ns))
+            covered_s = max(covered_s, state.rings[window].covered_s(now_ns, self.started_ns))
+        if not covered_s:
+            spec = next(spec for spec in WINDOWS if spec.name == window)
+            covered_s = float(spec.slot_s)
+        return summarize(whole, window, covered_s)
+
+    def chart(self, now_ns: int) -> list[tuple[float, Counts]]:
+        """(seconds ago, counts) for each half minute of the last hour in which something finished."""
+        merged: dict[float, Counts] = {}
+        for state in self.classes.values():
+            for ago_s, counts in state.chart.by_slot(now_ns):
+                merged.setdefault(ago_s, Counts()).merge(counts)
+        return sorted(merged.items(), reverse=True)
+
+    def engine_age_s(self, now_ns: int) -> float | None:
+        """Seconds since the last good scrape; ``None`` before the first."""
+        last = self.attribution.last_ns
+        return None if last is None else (now_ns - last) / 1e9
+
+    def autoscale(self, now_ns: int, proxy_in_flight: int | None) -> Autoscale:
+        """The autoscaler's signal now."""
+        # One failed scrape is no gap yet: the last good view counts until it is stale.
+        view = self.watch.history.latest
+        return signal(
+            self.capacity,
+            engine_up=view is not None,
+            engine_age_s=self.engine_age_s(now_ns),
+            running=view.total("running") if view is not None else None,
+            waiting=view.total("waiting") if view is not None else None,
+            proxy_in_flight=proxy_in_flight,
+            stale_after_s=max(15.0, 3 * self.scrape_interval_s),
+            # Only where the proxy itself carries nothing: traffic may also go past it.
+            frozen=proxy_in_flight == 0 and self.watch.history.frozen_s(now_ns) >= _FROZEN_AFTER_S,
+        )
+
+    def sorted_classes(self) -> Iterable[ClassState]:
+        """All classes, by model and name."""
+        return [self.classes[key] for key in sorted(self.classes)]
+
+
+def all_classes(policy: SloPolicy) -> tuple[SloClass, ...]:
+    """Every class that a policy can give, the default first, each name once."""
+    found = {policy.default.name: policy.default}
+    for slo in (*policy.classes, *(rule.slo for rule in policy.rules)):
+        found.setdefault(slo.name, slo)
+    return tuple(found.values())

@@ -1,0 +1,170 @@
+"""The admin server: /metrics, /healthz, /readyz, /autoscale, /goodput.json, and the status page at /."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from aiohttp import web
+
+from sidecar.derive.autoscale import Autoscale
+from sidecar.errors import UserError
+from sidecar.publish.exposition import OPENMETRICS, TEXT, Family, accepts_openmetrics, render
+
+_EVENT_EVERY_S = 2.0
+_MAX_WATCHERS = 16
+_SECURITY = {
+    # The page is one file: nothing else may load, whatever a label value tries.
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where the answers come from; each is called when it is asked for."""
+
+    families: Callable[[], list[Family]]
+    status: Callable[[], dict[str, Any]]
+    autoscale: Callable[[], Autoscale]
+    not_ready: Callable[[], str | None]  # None when ready, else one sentence
+    created_s: float
+
+
+class Admin:
+    """The server. ``port`` is valid after ``start``."""
+
+    def __init__(self, sources: Sources, host: str, port: int) -> None:
+        self._sources = sources
+        self._host = host
+        self._asked_port = port
+        self._runner: web.AppRunner | None = None
+        self._watchers = 0
+        self._closing = asyncio.Event()
+        self._page = resources.files("sidecar.publish").joinpath("status.html").read_text("utf-8")
+        self._last: tuple[float, str] | None = None
+        self.port = 0
+
+    async def start(self) -> None:
+        """Listen. Raises UserError if the address cannot be had."""
+        app = web.Application(middlewares=[_guard])
+        app.add_routes(
+            [
+                web.get("/", self._index),
+                web.get("/metrics", self._metrics),
+                web.get("/healthz", self._healthz),
+                web.get("/readyz", self._readyz),
+                web.get("/autoscale", self._autoscale),
+                web.get("/goodput.json", self._goodput),
+                web.get("/events", self._events),
+            ]
+        )
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._host, self._asked_port)
+        try:
+            await site.start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise UserError(
+                f"admin: cannot listen on {self._host}:{self._asked_port}: {error.strerror or error}"
+            ) from None
+        self.port = self._runner.addresses[0][1]
+
+    async def close(self) -> None:
+        """Stop listening; watchers of the page are sent away."""
+        self._closing.set()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _index(self, _request: web.Request) -> web.Response:
+        return web.Response(text=self._page, content_type="text/html", headers=_SECURITY)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        openmetrics = accepts_openmetrics(request.headers.get("Accept", ""))
+        body = render(self._sources.families(), openmetrics=openmetrics, created_s=self._sources.created_s)
+        response = web.Response(body=body, headers={"Content-Type": OPENMETRICS if openmetrics else TEXT})
+        response.enable_compression()
+        return response
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _readyz(self, _request: web.Request) -> web.Response:
+        reason = self._sources.not_ready()
+        return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
+
+    async def _autoscale(self, _request: web.Request) -> web.Response:
+        found = self._sources.autoscale()
+        body = {
+            "saturation": found.saturation,
+            "in_flight": found.in_flight,
+            "source": found.source,
+            "reason": found.reason,
+            **_headline(self._sources.status()),
+        }
+        # An autoscaler takes any 200 as an answer and a missing number as 0: unknown must be an error.
+        return web.json_response(body, status=503 if found.saturation is None else 200)
+
+    async def _goodput(self, _request: web.Request) -> web.Response:
+        return web.Response(text=self._status_text(), content_type="application/json")
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        if self._watchers >= _MAX_WATCHERS:
+            raise web.HTTPServiceUnavailable(text="too many watchers of the page\n")
+        response = web.StreamResponse(
+            headers={
+                "Content-Type": "text/event-stream",
+                "Cache-Control": "no-store",
+                "X-Accel-Buffering": "no",
+            }
+        )
+        await response.prepare(request)
+        self._watchers += 1
+        try:
+            while not self._closing.is_set():
+                await response.write(f"data: {self._status_text()}\n\n".encode())
+                try:
+                    await asyncio.wait_for(self._closing.wait(), _EVENT_EVERY_S)
+                except TimeoutError:
+                    continue
+        except ConnectionError:
+            pass  # the reader left
+        finally:
+            self._watchers -= 1
+        return response
+
+    def _status_text(self) -> str:
+        # Many watchers share one computation a second.
+        now = asyncio.get_running_loop().time()
+        if self._last is None or now - self._last[0] >= 1.0:
+            self._last = (now, json.dumps(self._sources.status(), allow_nan=False, ensure_ascii=True))
+        return self._last[1]
+
+
+def _headline(status: dict[str, Any]) -> dict[str, Any]:
+    minute = status["overall"]["1m"]
+    burns = [c["budget"]["burn"]["5m"] for c in status["classes"] if c["budget"]["burn"]["5m"] is not None]
+    return {
+        "goodput_rps": minute["goodput_rps"],
+        "attainment": minute["attainment"],
+        "burn": max(burns, default=None),
+        "waiting": status["engine"].get("waiting"),
+        "peak_load": status["autoscale"]["peak_load"],
+    }
+
+
+@web.middleware
+async def _guard(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    response = await handler(request)
+    if not response.prepared:
+        response.headers.setdefault("Cache-Control", "no-store")
+    return response

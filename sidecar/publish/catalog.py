@@ -1,0 +1,249 @@
+"""Every metric the sidecar publishes, once: the page takes HELP and TYPE from here, the README its table.
+
+``python -m sidecar.publish.catalog`` prints the table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sidecar.publish.exposition import Family
+
+BEGIN, END = "<!-- metrics:begin -->", "<!-- metrics:end -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric: name as on the text page, type, labels, what it means."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    help: str
+
+    def family(self) -> Family:
+        """An empty family to fill."""
+        return Family(self.name, self.kind, self.help)
+
+
+_CLASS = ("model", "class")
+
+METRICS: tuple[Metric, ...] = (
+    # Goodput
+    Metric(
+        "goodput_eligible_requests_total",
+        "counter",
+        _CLASS,
+        "Finished requests that count towards the objective.",
+    ),
+    Metric("goodput_good_requests_total", "counter", _CLASS, "Eligible requests that met every bound."),
+    Metric(
+        "goodput_badput_requests_total",
+        "counter",
+        (*_CLASS, "bucket"),
+        "Eligible requests that were not good, by cause.",
+    ),
+    Metric(
+        "goodput_not_eligible_requests_total",
+        "counter",
+        (*_CLASS, "reason"),
+        "Finished requests that do not count, by reason.",
+    ),
+    Metric(
+        "goodput_failed_requests_total",
+        "counter",
+        (*_CLASS, "kind"),
+        "Requests that failed, by kind; kind client is the client's own fault.",
+    ),
+    Metric("goodput_output_tokens_total", "counter", _CLASS, "Output tokens of all finished requests."),
+    Metric("goodput_good_output_tokens_total", "counter", _CLASS, "Output tokens of good requests."),
+    Metric(
+        "goodput_prompt_tokens_total",
+        "counter",
+        _CLASS,
+        "Prompt tokens of finished requests whose usage was seen.",
+    ),
+    Metric(
+        "goodput_estimated_requests_total",
+        "counter",
+        _CLASS,
+        "Requests whose output tokens were counted by chunks because no usage came.",
+    ),
+    Metric(
+        "goodput_good_requests_per_second",
+        "gauge",
+        (*_CLASS, "window"),
+        "Goodput: good requests per second over the window.",
+    ),
+    Metric(
+        "goodput_good_output_tokens_per_second",
+        "gauge",
+        (*_CLASS, "window"),
+        "Token goodput: output tokens of good requests per second over the window.",
+    ),
+    Metric(
+        "goodput_attainment_ratio",
+        "gauge",
+        (*_CLASS, "window"),
+        "Good / eligible over the window; absent with nothing eligible.",
+    ),
+    Metric(
+        "goodput_fluidity_ratio",
+        "gauge",
+        (*_CLASS, "window"),
+        "Share of output chunks that came before a reader's running deadline, saved slack included.",
+    ),
+    Metric(
+        "goodput_ttft_seconds", "histogram", _CLASS, "Time to first token; SLO bounds are among the edges."
+    ),
+    Metric(
+        "goodput_tpot_seconds", "histogram", _CLASS, "Time per output token after the first, per request."
+    ),
+    Metric("goodput_itl_seconds", "histogram", _CLASS, "Gap between successive output chunks."),
+    Metric("goodput_e2e_seconds", "histogram", _CLASS, "Time from request to the end of its answer."),
+    # SLO and error budget
+    Metric("goodput_slo_bound_seconds", "gauge", ("class", "bound"), "The bounds of each SLO class."),
+    Metric(
+        "goodput_slo_objective_ratio", "gauge", ("class",), "Share of eligible requests that should be good."
+    ),
+    Metric(
+        "goodput_error_budget_left_ratio",
+        "gauge",
+        _CLASS,
+        "Share of the error budget left of what was eligible in 30 days, or since the start; negative when overdrawn.",
+    ),
+    Metric(
+        "goodput_error_budget_burn_rate",
+        "gauge",
+        (*_CLASS, "window"),
+        "How many times faster than allowed the error budget is used; absent below 20 eligible requests.",
+    ),
+    # Autoscaling
+    Metric(
+        "goodput_saturation",
+        "gauge",
+        (),
+        "Requests in flight / load at the measured peak; 0 when idle, absent when unknown.",
+    ),
+    Metric(
+        "goodput_in_flight_requests", "gauge", (), "Requests in flight, as the engine says (else the proxy)."
+    ),
+    Metric(
+        "goodput_peak_load_requests",
+        "gauge",
+        (),
+        "Requests in flight at which goodput peaks, from the sweep.",
+    ),
+    # Engine
+    Metric(
+        "goodput_engine_up", "gauge", (), "1 when the last scrape of the engine gave a whole page, else 0."
+    ),
+    Metric("goodput_engine_down_reason", "gauge", ("reason",), "1 for the reason why the engine is not up."),
+    Metric("goodput_engine_info", "info", ("server", "version"), "Which server and release the engine is."),
+    Metric("goodput_engine_scrapes_total", "counter", (), "Scrapes of the engine's page."),
+    Metric("goodput_engine_scrape_failures_total", "counter", ("reason",), "Failed scrapes, by reason."),
+    Metric("goodput_engine_scrape_duration_seconds", "gauge", (), "How long the last scrape took."),
+    Metric("goodput_engine_scrape_bytes", "gauge", (), "Size of the last good page."),
+    Metric("goodput_engine_last_scrape_age_seconds", "gauge", (), "Time since the last good page."),
+    Metric("goodput_engine_restarts_total", "counter", (), "Engine restarts that were seen."),
+    Metric(
+        "goodput_engine_running_requests",
+        "gauge",
+        ("engine", "model"),
+        "Requests in the engine's running batch.",
+    ),
+    Metric(
+        "goodput_engine_waiting_requests", "gauge", ("engine", "model"), "Requests waiting in the engine."
+    ),
+    Metric("goodput_engine_kv_usage_ratio", "gauge", ("engine", "model"), "Share of the KV cache in use."),
+    Metric("goodput_engine_preemptions_total", "counter", ("engine", "model"), "Preempted requests."),
+    Metric(
+        "goodput_engine_prompt_tokens_total",
+        "counter",
+        ("engine", "model"),
+        "Prompt tokens, cached ones too.",
+    ),
+    Metric("goodput_engine_generation_tokens_total", "counter", ("engine", "model"), "Generated tokens."),
+    Metric("goodput_engine_prefix_queries_total", "counter", ("engine", "model"), "Prefix cache look-ups."),
+    Metric("goodput_engine_prefix_hits_total", "counter", ("engine", "model"), "Prefix cache hits."),
+    Metric(
+        "goodput_engine_finished_requests_total",
+        "counter",
+        ("engine", "model", "reason"),
+        "Requests the engine finished, by its finish reason; abort and error are among them.",
+    ),
+    Metric(
+        "goodput_engine_ttft_seconds",
+        "histogram",
+        ("engine", "model"),
+        "The engine's own time to first token.",
+    ),
+    Metric(
+        "goodput_engine_itl_seconds",
+        "histogram",
+        ("engine", "model"),
+        "The engine's own inter-token latency.",
+    ),
+    Metric(
+        "goodput_engine_tpot_seconds",
+        "histogram",
+        ("engine", "model"),
+        "The engine's own time per output token.",
+    ),
+    Metric(
+        "goodput_engine_e2e_seconds", "histogram", ("engine", "model"), "The engine's own request latency."
+    ),
+    Metric(
+        "goodput_engine_queue_seconds",
+        "histogram",
+        ("engine", "model"),
+        "Time requests waited in the engine.",
+    ),
+    Metric(
+        "goodput_engine_prefill_seconds", "histogram", ("engine", "model"), "Time requests spent in prefill."
+    ),
+    Metric(
+        "goodput_engine_attainment_low_ratio",
+        "gauge",
+        ("class",),
+        "Least joint attainment of TTFT and TPOT that the engine's own histograms allow, over 5 minutes.",
+    ),
+    Metric(
+        "goodput_engine_attainment_high_ratio",
+        "gauge",
+        ("class",),
+        "Greatest joint attainment of TTFT and TPOT that the engine's own histograms allow, over 5 minutes.",
+    ),
+    # The sidecar itself
+    Metric("goodput_proxy_in_flight_requests", "gauge", (), "Requests that the proxy carries now."),
+    Metric("goodput_proxy_requests_total", "counter", (), "Requests that came to the proxy, of any kind."),
+    Metric("goodput_proxy_refused_total", "counter", ("reason",), "Requests the proxy answered itself."),
+    Metric("goodput_proxy_broken_total", "counter", ("reason",), "What the upstream did wrong."),
+    Metric(
+        "goodput_proxy_dropped_observations_total",
+        "counter",
+        ("reason",),
+        "Requests that passed without being measured.",
+    ),
+    Metric("goodput_held_requests", "gauge", (), "Finished requests that wait for a scrape to be judged."),
+    Metric("goodput_build_info", "info", ("version",), "The sidecar's version."),
+    Metric("process_cpu_seconds_total", "counter", (), "Processor time the sidecar used."),
+    Metric("process_resident_memory_bytes", "gauge", (), "Resident memory of the sidecar."),
+    Metric("process_start_time_seconds", "gauge", (), "When the sidecar started, Unix time."),
+    Metric("process_open_fds", "gauge", (), "Open files and sockets of the sidecar."),
+)
+
+BY_NAME = {metric.name: metric for metric in METRICS}
+
+
+def readme_table() -> str:
+    """The table for the README, markers included."""
+    rows = [BEGIN, "", "| metric | type | labels | meaning |", "| --- | --- | --- | --- |"]
+    for metric in METRICS:
+        labels = ", ".join(f"`{label}`" for label in metric.labels) or "–"
+        rows.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |")
+    return "\n".join([*rows, "", END]) + "\n"
+
+
+if __name__ == "__main__":
+    print(readme_table(), end="")

@@ -1,0 +1,165 @@
+"""The live picture as plain JSON: what the status page shows, ``/goodput.json`` answers and ``explain`` reads."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+from sidecar import __version__
+from sidecar.derive.budget import BURN_WINDOWS_S, PAIRS, capped
+from sidecar.derive.classes import CHART, ClassState
+from sidecar.derive.live import Live
+from sidecar.derive.why import Bounds, Scene, explain, headline
+from sidecar.derive.windows import WINDOWS, Summary
+from sidecar.publish.metrics import SLO_BOUNDS, ProxyView
+
+FORMAT = 1
+EXPLAINED_WINDOW = "5m"
+
+
+def status(live: Live, now_ns: int, wall_s: float, proxy: ProxyView | None = None) -> dict[str, Any]:
+    """Everything, as JSON values. Unknown is ``None``; there is no NaN in it."""
+    autoscale = live.autoscale(now_ns, proxy.in_flight if proxy is not None else None)
+    whole: dict[str, Any] = {
+        "format": FORMAT,
+        "version": __version__,
+        "at": datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds"),
+        "watched_s": (now_ns - live.started_ns) / 1e9,
+        "engine": _engine(live, now_ns),
+        "proxy": _proxy(proxy),
+        "autoscale": {
+            "saturation": autoscale.saturation,
+            "in_flight": autoscale.in_flight,
+            "peak_load": live.capacity.peak_load if live.capacity else None,
+            "source": autoscale.source,
+            "reason": autoscale.reason,
+        },
+        "overall": {spec.name: _summary(live.overall(spec.name, now_ns)) for spec in WINDOWS},
+        "classes": [_class(live, state, now_ns) for state in live.sorted_classes()],
+        "chart": {
+            "slot_s": CHART.slot_s,
+            "points": [
+                {"ago_s": round(ago_s, 3), "good": counts.good, "badput": dict(counts.badput)}
+                for ago_s, counts in live.chart(now_ns)
+            ],
+        },
+    }
+    return _finite(whole)  # type: ignore[no-any-return]
+
+
+def _summary(summary: Summary) -> dict[str, Any]:
+    counts = summary.counts
+    return {
+        "covered_s": summary.covered_s,
+        "goodput_rps": summary.goodput_rps,
+        "token_goodput_tps": summary.token_goodput_tps,
+        "attainment": summary.attainment,
+        "fluidity": counts.fluidity,
+        "eligible": counts.eligible,
+        "good": counts.good,
+        "badput": dict(counts.badput),
+        "not_eligible": dict(counts.not_eligible),
+        "errors": dict(counts.errors),
+        "latency": {
+            name: {"count": found.count, "max_s": found.max_s}
+            | {f"{quantile}_s": value for quantile, value in found.quantiles_s.items()}
+            for name, found in summary.latencies.items()
+        },
+    }
+
+
+def _class(live: Live, state: ClassState, now_ns: int) -> dict[str, Any]:
+    now_s = now_ns / 1e9
+    bounds = {name: getattr(state.slo, name) for name in SLO_BOUNDS}
+    summaries = {spec.name: state.summary(spec.name, now_ns) for spec in WINDOWS}
+    explained = summaries[EXPLAINED_WINDOW]
+    scene = Scene(
+        explained,
+        live.watch.evidence(now_ns),
+        Bounds(bounds["ttft_s"], bounds["tpot_s"], bounds["e2e_s"]),
+        live.capacity.peak_load if live.capacity else None,
+    )
+    findings = explain(scene)
+    return {
+        "model": state.model,
+        "class": state.name,
+        "slo": bounds,
+        "objective": state.objective,
+        "windows": {name: _summary(summary) for name, summary in summaries.items()},
+        "budget": {
+            "left": state.budget.left(now_s),
+            "burn": {window: state.budget.burn(now_s, window) for window in BURN_WINDOWS_S},
+            "alerts": [
+                {
+                    "long": pair.long,
+                    "short": pair.short,
+                    "threshold": capped(pair.threshold, state.objective),
+                    "severity": pair.severity,
+                    "firing": pair in state.budget.firing(now_s),
+                }
+                for pair in PAIRS
+            ],
+        },
+        "why": {
+            "window": EXPLAINED_WINDOW,
+            "headline": headline(explained, findings),
+            "findings": [
+                {
+                    "bucket": one.bucket,
+                    "requests": one.requests,
+                    "share": one.share,
+                    "what": one.what,
+                    "evidence": one.evidence,
+                    "sure": one.sure,
+                    "help": one.help,
+                }
+                for one in findings
+            ],
+        },
+    }
+
+
+def _engine(live: Live, now_ns: int) -> dict[str, Any]:
+    engine = live.engine
+    if engine is None:
+        return {"up": False, "reason": "not scraped yet", "age_s": None}
+    view = engine.view
+    seen = live.watch.evidence(now_ns, 60.0)
+    return {
+        "up": engine.up,
+        "reason": engine.reason,
+        "age_s": live.engine_age_s(now_ns),
+        "server": view.server if view else None,
+        "version": engine.version,
+        "running": view.total("running") if view else None,
+        "waiting": view.total("waiting") if view else None,
+        "kv_usage": view.max("kv_usage") if view else None,
+        "prompt_tps": seen.prompt_tps,
+        "generation_tps": seen.generation_tps,
+        "preemptions_1m": seen.preemptions,
+        "prefix_hit_ratio": seen.prefix_hit_ratio,
+        "notices": [notice.text for notice in view.notices] if view else [],
+    }
+
+
+def _proxy(proxy: ProxyView | None) -> dict[str, Any] | None:
+    if proxy is None:
+        return None
+    return {
+        "in_flight": proxy.in_flight,
+        "requests": proxy.requests,
+        "refused": dict(proxy.refused),
+        "broken": dict(proxy.broken),
+        "dropped": dict(proxy.dropped),
+    }
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,231 @@
+"""The running sidecar: builds the parts, joins them, and ends in order.
+
+One event loop, one thread. The proxy's path is served first: everything here happens in its callbacks' wake
+or on timers. The first SIGTERM or SIGINT drains, a second one ends at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sidecar.config import Settings
+from sidecar.derive.autoscale import Autoscale, load_capacity
+from sidecar.derive.judging import Judged
+from sidecar.derive.live import Live
+from sidecar.engine.scrape import EngineSnapshot, Scraper
+from sidecar.proxy.server import Proxy, ProxySettings
+from sidecar.publish.admin import Admin, Sources
+from sidecar.publish.exposition import Family
+from sidecar.publish.metrics import ProcessView, ProxyView, families
+from sidecar.publish.status import status
+from sidecar.requests.records import RequestRecord
+from sidecar.requests.slo import SloPolicy, load_slo, parse_slo
+
+_log = logging.getLogger(__name__)
+
+# An extra scrape, when requests wait for the engine's word: soon, but not for each of them.
+_POKE_AFTER_S = 0.3
+_POKE_GAP_S = 1.0
+
+
+def policy_of(settings: Settings) -> SloPolicy:
+    """The SLO classes that the settings ask for. Raises SettingsError."""
+    if settings.slo_file:
+        return load_slo(Path(settings.slo_file))
+    if settings.slo:
+        return SloPolicy(default=parse_slo(settings.slo))
+    return SloPolicy()
+
+
+class Runtime:
+    """All parts of one sidecar. ``on_judged`` sees each judged request (spans, say); its errors are logged."""
+
+    def __init__(self, settings: Settings, *, on_judged: Callable[[Judged], None] | None = None) -> None:
+        self.settings = settings
+        self.started_wall_s = time.time()
+        capacity = load_capacity(Path(settings.capacity)) if settings.capacity else None
+        self.live = Live(
+            policy=policy_of(settings),
+            started_ns=time.monotonic_ns(),
+            objective=settings.objective,
+            capacity=capacity,
+            scrape_interval_s=settings.scrape_interval_s,
+            max_models=settings.max_models,
+        )
+        host, port = settings.address("listen")
+        self.proxy = Proxy(
+            ProxySettings(
+                upstream=settings.upstream,
+                listen_host=host,
+                listen_port=port,
+                class_header=settings.class_header,
+            ),
+            on_record=self._on_record,
+        )
+        self.scraper = Scraper(
+            settings.engine or settings.upstream, interval_s=settings.scrape_interval_s, timeout_s=None
+        )
+        sources = Sources(
+            families=self.families,
+            status=lambda: status(self.live, time.monotonic_ns(), time.time(), self._proxy_view()),
+            autoscale=self.autoscale,
+            not_ready=self.not_ready,
+            created_s=self.started_wall_s,
+        )
+        self.admin = Admin(sources, *settings.address("admin"))
+        self._on_judged = on_judged
+        self._poke_at_s: float | None = None
+        self._poked_s = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stop = asyncio.Event()
+
+    async def run(self) -> None:
+        """Run until a signal comes; returns after draining. A second signal ends the process at once."""
+        self._handle_signals()
+        await self.proxy.start()
+        try:
+            await self.admin.start()
+        except BaseException:
+            await self.proxy.close()
+            raise
+        _say(f"proxy listening on http://{_shown(self.settings.address('listen')[0])}:{self.proxy.port}")
+        _say(f"admin listening on http://{_shown(self.settings.address('admin')[0])}:{self.admin.port}")
+        stop_scraping = asyncio.Event()
+        scraping = asyncio.create_task(self.scraper.run(self._on_snapshot, stop_scraping))
+        ticking = asyncio.create_task(self._tick())
+        try:
+            await self._stop.wait()
+            if not await self.proxy.drain(self.settings.drain_s):
+                _log.warning(
+                    "%d requests were still running after %g s", self.proxy.in_flight, self.settings.drain_s
+                )
+        finally:
+            stop_scraping.set()
+            ticking.cancel()
+            scraping.cancel()
+            await asyncio.gather(scraping, ticking, return_exceptions=True)
+            await self.proxy.close()
+            self._judged(self.live.settle(time.monotonic_ns(), time.time(), all_of_them=True))
+            await self.admin.close()
+
+    def stop(self) -> None:
+        """Begin to drain."""
+        self._stop.set()
+
+    def families(self) -> list[Family]:
+        """The metrics page now."""
+        return families(
+            self.live,
+            time.monotonic_ns(),
+            proxy=self._proxy_view(),
+            scrapes=self.scraper.stats,
+            process=_process(self.started_wall_s),
+        )
+
+    def autoscale(self) -> Autoscale:
+        """The autoscaler's signal now."""
+        return self.live.autoscale(time.monotonic_ns(), self.proxy.in_flight)
+
+    def not_ready(self) -> str | None:
+        """Why requests should not be sent here, or ``None``."""
+        if self._stop.is_set():
+            return "draining"
+        engine = self.live.engine
+        if engine is None:
+            return "the engine has not been scraped yet"
+        if not engine.up:
+            return f"the engine is not up: {engine.reason}"
+        return None
+
+    def _on_record(self, record: RequestRecord) -> None:
+        judged = self.live.add_record(record, time.monotonic_ns(), time.time())
+        if not judged and self._poke_at_s is None:
+            now_s = time.monotonic()
+            self._poke_at_s = max(now_s + _POKE_AFTER_S, self._poked_s + _POKE_GAP_S)
+        self._judged(judged)
+
+    def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
+        self._judged(self.live.add_snapshot(snapshot, time.monotonic_ns(), time.time()))
+
+    def _judged(self, judged: list[Judged]) -> None:
+        if self._on_judged is None:
+            return
+        for one in judged:
+            try:
+                self._on_judged(one)
+            except Exception:
+                _log.exception("a judged request could not be passed on")
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(0.1)
+            if self.live.judging.held:
+                self._judged(self.live.settle(time.monotonic_ns(), time.time()))
+            if self._poke_at_s is not None and time.monotonic() >= self._poke_at_s:
+                self._poke_at_s, self._poked_s = None, time.monotonic()
+                if self.live.judging.held:
+                    self._on_snapshot(await self.scraper.scrape_once())
+
+    def _proxy_view(self) -> ProxyView:
+        proxy = self.proxy
+        return ProxyView(proxy.in_flight, proxy.requests, proxy.refused, proxy.broken, proxy.dropped)
+
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def asked(number: int) -> None:
+            if self._stop.is_set():
+                # 128 + number is what a shell reports for a process ended by that signal.
+                os._exit(128 + number)
+            self._stop.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, asked, number)
+
+
+def run(settings: Settings) -> int:
+    """Run a sidecar until it is told to stop. Returns 0 after a drain. Raises UserError."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+
+    async def main() -> None:
+        await Runtime(settings).run()
+
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        uvloop.run(main())
+        return 0
+    asyncio.run(main())
+    return 0
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _process(start_time_s: float) -> ProcessView:
+    times = os.times()
+    resident: int | None = None
+    fds: int | None = None
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            resident = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        fds = len(os.listdir("/proc/self/fd"))
+    except (OSError, ValueError, IndexError):
+        pass  # no /proc: those two stay unknown
+    return ProcessView(times.user + times.system, resident, start_time_s, fds)
