@@ -97,7 +97,7 @@ class ScrapeSettings:
             raise SettingsError(f"scrape interval {self.interval_s:g} s: must be above 0")
         if not 0 < self.limit_s < self.interval_s:
             raise SettingsError(
-                f"scrape timeout {self.limit_s:g} s: must be above 0 and below the interval, {self.interval_s:g} s"
+                f"scrape timeout {self.limit_s:g} s: must be below the interval, {self.interval_s:g} s"
             )
 
     def headers(self) -> dict[str, str]:
