@@ -97,6 +97,8 @@ async def read_answer(
                 parser.parser.feed_data(data)
             except httptools.HttpParserUpgrade:
                 answer.status, answer.complete = 101, True
+            except httptools.HttpParserError:
+                break  # not HTTP any more: never complete
             if stop_after_events and answer.body.count(b"\n\n") >= stop_after_events:
                 break
     return answer
