@@ -33,8 +33,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--fault",
         default="",
         metavar="KEY=VALUE,...",
-        help="faults for all requests: error, reject, stall, drop, error_event as shares 0..1; retry_after_s, "
-        "stall_s, stall_after, drop_after; the header x-sim-fault says the same for one request",
+        help="faults for all requests: error, reject, stall, drop, error_event as shares 0..1; retry_after_s,"
+        " stall_s, stall_after, drop_after; the header x-sim-fault says the same for one request",
     )
     parser.add_argument("--curve", action="store_true", help="print the true goodput curve and stop")
     parser.set_defaults(run=run)

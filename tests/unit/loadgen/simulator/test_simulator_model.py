@@ -1,4 +1,4 @@
-"""The step time against the published roofline table; the curve's shape; its statistics against brute force."""
+"""The step time against the published table; the shape of the curve; its statistics by brute force."""
 
 from __future__ import annotations
 

@@ -12,8 +12,9 @@ from loadgen.simulator.profile import Bounds, Span, Workload
 from tests.support.virtual_loop import VirtualLevel, run_level
 
 DEMO = find_profile("demo")
-# Stated tolerances of the model. Means: a few percent. Attainment in the flank, where a percent of TPOT moves a tenth
-# of the requests across the bound: 0.1. Two minutes of virtual time leave about 1000 requests and their own noise.
+# Stated tolerances of the model. Means: a few percent. Attainment in the flank, where a percent of TPOT
+# moves a tenth of the requests across the bound: 0.1. Two minutes of virtual time leave about 1000 requests
+# and their own noise.
 MEAN = 0.04
 FLANK = 0.1
 WINDOW_S = 120.0
