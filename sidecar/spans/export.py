@@ -162,8 +162,9 @@ class SpanExporter:
         self.flush(limit_s)
         with self._changed:
             self._closing = True
-            self.dropped["closed"] += len(self._waiting)
-            self._waiting.clear()
+            if self._waiting:
+                self.dropped["closed"] += len(self._waiting)
+                self._waiting.clear()
             self._changed.notify_all()
         self._stop.set()
         self._thread.join(timeout=max(1.0, limit_s))

@@ -84,6 +84,11 @@ class SpanStyle:
     attribute_limit: int = DEFAULT_ATTRIBUTE_LIMIT
 
 
+def is_identifier(text: str) -> bool:
+    """True for what may be a model's name or an id: no blanks, no quotes, not long."""
+    return 0 < len(text) <= NAME_LIMIT and bool(_IDENTIFIER.match(text))
+
+
 def operation_name(api: Api) -> str:
     """The convention's operation; for what it does not name, the API's own name."""
     if api is Api.EMBEDDINGS:
@@ -241,9 +246,7 @@ def goodput_attributes(record: RequestRecord, verdict: Verdict | None, scene: Sc
         else _seconds(record.first_answer_ns - record.start_ns),
         "queue_time": _optional_seconds(record.queue_ns),
         "output_chunks": record.output_chunks if record.streamed else None,
-        "request_id": cut(record.request_id, NAME_LIMIT)
-        if record.request_id and _IDENTIFIER.match(record.request_id)
-        else None,
+        "request_id": cut(record.request_id, NAME_LIMIT) if is_identifier(record.request_id) else None,
         "path": cut(scene.path, NAME_LIMIT) or None,
         "slo.class": cut(scene.slo_class, NAME_LIMIT) or None,
         "warnings": [cut(w, NAME_LIMIT) for w in record.warnings[:8]] or None,

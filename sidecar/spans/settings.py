@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +20,10 @@ _CAPTURE = {
     "EVENT_ONLY": (False, True),
     "SPAN_AND_EVENT": (True, True),
 }
+
+FULL_NOTE = "content level full: what users write leaves this process unredacted"
+
+FULL_NOTE = "content level full: what users write leaves this process unredacted"
 
 ExporterName = Literal["otlp", "console", "file", "none"]
 
@@ -72,6 +75,8 @@ class SpanSettings:
     """Requests that may wait for redaction; beyond it their content is dropped."""
     work_bytes: int = 64 << 20
     """Bytes of bodies that may wait for redaction."""
+    notes: tuple[str, ...] = ()
+    """What the operator should be told at start: unknown values, risky choices."""
 
     def __post_init__(self) -> None:
         convention(self.semconv)
@@ -81,6 +86,8 @@ class SpanSettings:
             )
         if not 0.0 <= self.sample_ratio <= 1.0:
             raise SettingsError(f"sample ratio: {self.sample_ratio} is not between 0 and 1")
+        if self.level is Level.FULL and FULL_NOTE not in self.notes:
+            object.__setattr__(self, "notes", (*self.notes, FULL_NOTE))
         for key in ("attribute_limit", "body_limit", "queue", "batch", "work_queue", "work_bytes"):
             if getattr(self, key) <= 0:
                 raise SettingsError(f"{key}: must be more than 0, not {getattr(self, key)}")
@@ -97,16 +104,9 @@ class SpanSettings:
         return self.level is not Level.DROP and (self.content_on_span or self.content_on_event)
 
 
-def capture_mode(value: str) -> tuple[bool, bool]:
-    """(on spans, on events) for the capture variable. Unknown words, ``true`` too, mean none and warn."""
-    known = _CAPTURE.get(value.strip().upper() or "NO_CONTENT")
-    if known is None:
-        # The value is not repeated: it may be anything.
-        warnings.warn(
-            f"{CAPTURE_VARIABLE} is none of {', '.join(_CAPTURE)}: no content is captured", stacklevel=2
-        )
-        return False, False
-    return known
+def capture_mode(value: str) -> tuple[bool, bool] | None:
+    """(on spans, on events) for the capture variable; ``None`` for a word that is none of the four."""
+    return _CAPTURE.get(value.strip().upper() or "NO_CONTENT")
 
 
 def from_environment(environ: Mapping[str, str], base: SpanSettings | None = None) -> SpanSettings:
@@ -119,7 +119,11 @@ def from_environment(environ: Mapping[str, str], base: SpanSettings | None = Non
     if environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return replace(settings, exporter="none")
     if CAPTURE_VARIABLE in environ:
-        on_span, on_event = capture_mode(environ[CAPTURE_VARIABLE])
+        mode = capture_mode(environ[CAPTURE_VARIABLE])
+        if mode is None:  # 'true' too; the value itself is not repeated, it may be anything
+            note = f"{CAPTURE_VARIABLE} is none of {', '.join(_CAPTURE)}: no content is captured"
+            settings = replace(settings, notes=(*settings.notes, note))
+        on_span, on_event = mode or (False, False)
         level = settings.level
         if (on_span or on_event) and level is Level.DROP:
             level = Level.REDACT  # asked for content: its redacted form
@@ -135,8 +139,10 @@ def from_environment(environ: Mapping[str, str], base: SpanSettings | None = Non
     endpoint = environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
     if wanted and wanted not in ("otlp", "console", "none"):
         raise SettingsError(f"OTEL_TRACES_EXPORTER: {wanted!r} is none of otlp, console, none")
-    if wanted in ("console", "none"):
-        return replace(settings, exporter=wanted)
+    if wanted == "console":
+        return replace(settings, exporter="console")
+    if wanted == "none":
+        return replace(settings, exporter="none")
     if endpoint or wanted == "otlp":
         return replace(settings, exporter="otlp", otlp=otlp_settings(environ))
     return settings
