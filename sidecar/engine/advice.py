@@ -56,11 +56,7 @@ def _nothing_known(on_page: frozenset[str]) -> Notice:
 
 
 def _deprecated_family(name: str, catalog: Catalog) -> Deprecation | None:
-    for suffix in ("", "_count"):
-        family = name.removesuffix(suffix) if suffix else name
-        if (suffix == "" or family != name) and family in catalog.deprecated:
-            return catalog.deprecated[family]
-    return None
+    return catalog.deprecated.get(name) or catalog.deprecated.get(name.removesuffix("_bucket"))
 
 
 def _deprecation(what: Deprecation) -> str:

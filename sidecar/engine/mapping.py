@@ -166,8 +166,8 @@ class _Mapper:
     def _take_plain(self, spec: SignalSpec, name: Name, found: list[tuple[Series, float]]) -> bool:
         values: dict[SeriesId, float] = {}
         for series, raw in found:
-            if math.isnan(raw):
-                self._note("nan", f"{self._shown(name.name)} is NaN for some series: no value")
+            if not math.isfinite(raw):
+                self._note("nan", f"{self._shown(name.name)} is NaN or infinite for some series: no value")
                 continue
             if spec.name == "prefix_hit_rate_gauge" and raw < 0:
                 continue  # the old engine's way to say that prefix caching is off
@@ -200,7 +200,7 @@ class _Mapper:
     def _take_histogram(self, spec: SignalSpec, name: Name) -> bool:
         buckets: dict[SeriesId, dict[float, float]] = {}
         for series, value in self.rows.of(name.name + "_bucket"):
-            if not _selected(series, name) or math.isnan(value):
+            if not _selected(series, name) or not math.isfinite(value):
                 continue
             try:
                 edge = float(series.labels.get("le", "nan"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -54,7 +53,7 @@ def merge(histograms: Iterable[Histogram]) -> Histogram | None:
     first = parts[0].edges
     if all(part.edges == first for part in parts):
         edges = first
-        cumulative = tuple(math.fsum(at) for at in zip(*(part.cumulative for part in parts), strict=True))
+        cumulative = tuple(sum(at) for at in zip(*(part.cumulative for part in parts), strict=True))
     else:
         common = set(first).intersection(*(part.edges for part in parts[1:]))
         edges = tuple(sorted(common))
@@ -87,7 +86,7 @@ class Signal:
     @property
     def total(self) -> float:
         """Sum over all series. Meaningless for a share: use ``mean`` or ``max`` there."""
-        return math.fsum(self.series.values())
+        return sum(self.series.values())
 
     @property
     def mean(self) -> float:

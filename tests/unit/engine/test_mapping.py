@@ -167,6 +167,12 @@ def test_trap_success_holds_aborts_and_errors():
         )
     )
     assert view.success_by_reason == {"stop": 5, "abort": 3, "error": 2}
+    assert any(
+        c.text.startswith("holds aborts")
+        for s in vllm_catalog().signals
+        if s.name == "success"
+        for c in s.caveats
+    )
 
 
 def test_trap_one_engine_per_process_copy_is_neither_summed_nor_averaged():
@@ -364,7 +370,7 @@ _lines = st.lists(
             st.sampled_from(["engine", "model_name", "le", "pid", "reason"]),
             st.sampled_from(["0", "1", "x", "+Inf"]),
         ),
-        st.floats(),
+        st.one_of(st.floats(-1e300, 1e300), st.sampled_from([math.nan, math.inf, -math.inf])),
     ),
     max_size=30,
 )
