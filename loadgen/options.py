@@ -10,14 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sidecar.requests.slo import parse_slo
-
 from loadgen.address import Target
 from loadgen.arrivals import Arrivals, parse_arrivals
 from loadgen.sweep import SweepSettings
 from loadgen.workload.lengths import parse_lengths
 from loadgen.workload.spec import Workload
 from sidecar.errors import UserError
+from sidecar.requests.slo import DEFAULT_SLO, parse_slo
 
 
 def seconds(text: str) -> float:
@@ -202,7 +201,7 @@ def settings_of(args: argparse.Namespace, url: str, arrivals: Arrivals) -> Sweep
     """What every level shares."""
     return SweepSettings(
         url=url,
-        slo=parse_slo(args.slo),
+        slo=parse_slo(args.slo) if args.slo else DEFAULT_SLO,
         workload=workload_of(args),
         seed=args.seed,
         arrivals=arrivals,

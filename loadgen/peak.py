@@ -22,6 +22,7 @@ class Point:
     ci_rps: tuple[float, float] | None
     attainment: float | None  # over all requests of the repeats
     repeats: int
+    throughput_rps: float
 
     @property
     def error_rps(self) -> float | None:
@@ -45,7 +46,14 @@ def _point(load: float, repeats: Sequence[LevelResult]) -> Point:
     mean = sum(level.goodput_rps for level in repeats) / n
     eligible = sum(level.eligible for level in repeats)
     good = sum(level.good for level in repeats)
-    return Point(load, mean, _combined_interval(mean, repeats), good / eligible if eligible else None, n)
+    return Point(
+        load=load,
+        goodput_rps=mean,
+        ci_rps=_combined_interval(mean, repeats),
+        attainment=good / eligible if eligible else None,
+        repeats=n,
+        throughput_rps=sum(level.throughput_rps for level in repeats) / n,
+    )
 
 
 def _combined_interval(mean: float, repeats: Sequence[LevelResult]) -> tuple[float, float] | None:

@@ -14,9 +14,15 @@ from loadgen.peak import Point, find_peak, points, same_height
 from loadgen.results import LevelResult, Peak
 from sidecar.errors import UserError
 
-# The doubling grid ends after so many levels in a row below this share of the best goodput.
+# The doubling grid ends after so many levels in a row below the first share of the best goodput, or after
+# one below the second.
 FALLEN_SHARE = 0.6
 FALLEN_LEVELS = 2
+FALLEN_FAR_SHARE = 0.2
+# A gap that can bring less than this share more than the best is left alone.
+WORTHWHILE = 0.02
+# Throughput above the best level that is below this share of its own has fallen, noise allowed for.
+HOLDS_SHARE = 0.98
 # Neighbours closer than this share of the load need no level between them.
 RESOLUTION = 0.06
 MAX_REPEATS = 3
@@ -151,10 +157,11 @@ class PeakSearch:
 
     @staticmethod
     def _has_fallen(curve: Sequence[Point]) -> bool:
-        if len(curve) <= FALLEN_LEVELS:
+        best = max((point.goodput_rps for point in curve), default=0.0)
+        if best <= 0:
             return False
-        best = max(point.goodput_rps for point in curve)
-        return best > 0 and all(p.goodput_rps < FALLEN_SHARE * best for p in curve[-FALLEN_LEVELS:])
+        last = [point.goodput_rps / best for point in curve[-FALLEN_LEVELS:]]
+        return last[-1] < FALLEN_FAR_SHARE or (len(last) == FALLEN_LEVELS and max(last) < FALLEN_SHARE)
 
     @staticmethod
     def _is_hopeless(curve: Sequence[Point]) -> bool:
@@ -169,20 +176,21 @@ class PeakSearch:
             return None
         best = max(curve, key=lambda point: (point.goodput_rps, -point.load))
         at = curve.index(best)
-        gaps = []
-        for left, right in ((at - 1, at), (at, at + 1)):
-            if left < 0 or right >= len(curve):
+        thrashes = any(p.throughput_rps < HOLDS_SHARE * best.throughput_rps for p in curve[at + 1 :])
+        promises = []
+        for low, high in ((at - 1, at), (at, at + 1)):
+            if low < 0 or high >= len(curve):
                 continue
-            middle = self._between(curve[left].load, curve[right].load)
-            if middle is not None and not self._needs_retry(middle) and not self._unusable(middle):
-                # The promise of a gap: how wide it is, weighed by how high its far end still stands.
-                far = curve[left] if right == at else curve[right]
-                width = math.log(curve[right].load / curve[left].load)
-                gaps.append((width * (far.goodput_rps / best.goodput_rps), middle))
-            elif middle is not None and self._needs_retry(middle):
+            middle = self._between(curve[low].load, curve[high].load)
+            if middle is None or self._unusable(middle):
+                continue
+            if self._needs_retry(middle):
                 return middle
-        if gaps:
-            return max(gaps)[1]
+            promise = _promise(curve[low], curve[high], best, thrashes)
+            if promise > 0:
+                promises.append((promise, middle))
+        if promises:
+            return max(promises)[1]
         rivals = [
             p for p in curve if abs(curve.index(p) - at) <= 2 and p is not best and same_height(p, best)
         ]
@@ -199,3 +207,19 @@ class PeakSearch:
             return float(f"{middle:.3g}")
         rounded = float(round(middle))
         return rounded if low < rounded < high else None
+
+
+def _promise(low: Point, high: Point, best: Point, thrashes: bool) -> float:
+    """What a load between two neighbours, one of them the best, may bring; 0 for nothing, else comparable.
+
+    As long as throughput does not fall with load, nothing between two loads can have more than the upper
+    one's throughput at the lower one's attainment (which does not rise with load). Below a best level without
+    badput that leaves nothing to be found, which sends the search to the side of the fall. Where throughput
+    itself falls (``thrashes``), the wider gap with the higher far end promises more.
+    """
+    if thrashes or low.attainment is None:
+        far = low if high is best else high
+        return math.log(high.load / low.load) * (0.01 + far.goodput_rps / best.goodput_rps)
+    ceiling = max(low.throughput_rps, high.throughput_rps) * low.attainment
+    gain = ceiling / best.goodput_rps - 1.0
+    return gain if gain > WORTHWHILE else 0.0

@@ -42,7 +42,7 @@ def add_parser(subparsers: Any) -> None:
         "--attach", metavar="URL", help="put the sidecar before this server, start no simulator"
     )
     parser.add_argument("--profile", default="demo", help="of the simulator (default %(default)s)")
-    parser.add_argument("--levels", default="2..64", help="as in sweep (default %(default)s)")
+    parser.add_argument("--levels", default="4..64", help="as in sweep (default %(default)s)")
     parser.add_argument(
         "--max-seconds",
         type=options.seconds,

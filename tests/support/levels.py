@@ -40,7 +40,7 @@ def level(
             "goodput_rps": goodput_rps,
             "goodput_ci_rps": ci,
             "token_goodput_tps": goodput_rps * 64,
-            "throughput_rps": goodput_rps,
+            "throughput_rps": goodput_rps / attainment if attainment else goodput_rps,
             "output_tps": goodput_rps * 64,
             "attainment": attainment,
             "ttft": Quantiles(count=0) if ttft_s is None else Quantiles(count=eligible, p50_s=ttft_s),

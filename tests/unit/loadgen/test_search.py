@@ -57,13 +57,57 @@ def test_a_fixed_list_is_measured_as_it_stands() -> None:
 @settings(max_examples=80, deadline=None)
 @given(peak_load=st.floats(1, 64), height=st.floats(0.5, 500))
 def test_a_noiseless_tent_is_found_within_three_percent(peak_load: float, height: float) -> None:
+    """Throughput in proportion to load up to the peak and flat from there, goodput falling from there."""
     truth = tent(peak_load, height)
     best = max(truth(load) for load in range(1, 65))
     search = PeakSearch(parse_levels("1..64", whole=True))
-    drive(search, lambda load: level(load, truth(load)))
+
+    def measure(load: float) -> LevelResult:
+        done = height * min(1, load / peak_load)
+        return level(load, truth(load), attainment=truth(load) / done, throughput_rps=done)
+
+    drive(search, measure)
     peak = search.result()
     assert peak.load is not None
     assert truth(peak.load) >= 0.97 * best
+
+
+@settings(max_examples=40, deadline=None)
+@given(peak_load=st.floats(2, 40))
+def test_a_server_whose_throughput_collapses_is_found_nearly(peak_load: float) -> None:
+    truth = tent(peak_load, 10.0)
+    search = PeakSearch(parse_levels("1..128", whole=True))
+    drive(search, lambda load: level(load, truth(load)))
+    peak = search.result()
+    assert peak.load is not None
+    assert truth(peak.load) >= 0.9 * max(truth(load) for load in range(1, 65))
+
+
+@settings(max_examples=80, deadline=None)
+@given(knee=st.floats(1, 64), rate=st.floats(0.1, 20), steepness=st.floats(0.5, 30))
+def test_a_server_that_saturates_is_found_within_three_percent(
+    knee: float, rate: float, steepness: float
+) -> None:
+    """Throughput rises and levels off; attainment holds and then falls, gently or off a cliff."""
+
+    def throughput(load: float) -> float:
+        return rate * load / (1 + load / 20)
+
+    def share(load: float) -> float:
+        return 1 / (1 + (load / knee) ** (2 * steepness))
+
+    best = max(throughput(load) * share(load) for load in range(1, 65))
+    search = PeakSearch(parse_levels("1..64", whole=True))
+
+    def measure(load: float) -> LevelResult:
+        good = throughput(load) * share(load)
+        return level(load, good, attainment=share(load), throughput_rps=throughput(load))
+
+    asked = drive(search, measure)
+    peak = search.result()
+    assert peak.load is not None
+    assert throughput(peak.load) * share(peak.load) >= 0.97 * best
+    assert len(set(asked)) <= 18
 
 
 @settings(max_examples=40, deadline=None)
