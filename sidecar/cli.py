@@ -1,4 +1,4 @@
-"""The command line ``goodput-sidecar``: finds the subcommand, turns user mistakes into one line and exit code 2."""
+"""The command line ``goodput-sidecar``: finds the command; a user's mistake is one line and exit code 2."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def policy_of(settings: Settings) -> SloPolicy:
 
 
 class Runtime:
-    """All parts of one sidecar. ``on_judged`` sees each judged request (spans, say); its errors are logged."""
+    """All parts of one sidecar. ``on_judged`` sees each judged request; what it raises is logged."""
 
     def __init__(self, settings: Settings, *, on_judged: Callable[[Judged], None] | None = None) -> None:
         self.settings = settings

@@ -14,8 +14,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "run",
         help="stand in front of a vLLM server and measure every request",
-        description="Passes requests through to vLLM and measures each against its SLO. Settings come from the "
-        f"file, then {ENV_PREFIX}* environment variables, then flags.",
+        description="Passes requests through to vLLM and measures each against its SLO. Settings come from "
+        f"the file, then {ENV_PREFIX}* environment variables, then flags.",
     )
     parser.add_argument(
         "--config", metavar="FILE", type=Path, help="settings as YAML, keys as the flags below"

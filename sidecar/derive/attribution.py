@@ -1,4 +1,4 @@
-"""What the engine's counters say about one request: did preemptions rise during it, how much of TTFT was waiting.
+"""What the engine's counters say about one request: preemptions during it, and the waiting part of its TTFT.
 
 The engine tells neither for a single request on its metrics page, so both are read from the scrapes around
 it: the last at or before the request's start and the first at or after its end. From that follows:

@@ -30,7 +30,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Autoscale:
-    """The signal now. ``saturation`` and ``in_flight`` are ``None`` together, and then ``reason`` says why."""
+    """The signal now. Where ``saturation`` is ``None``, ``reason`` says why."""
 
     saturation: float | None
     in_flight: float | None
@@ -105,7 +105,7 @@ def fleet(in_flight: Sequence[float | None], peak_load: float) -> Fleet:
 
 
 def load_capacity(path: Path) -> Capacity:
-    """Read a capacity file as ``goodput-loadgen target`` writes it. Raises SettingsError naming file and key."""
+    """Read what ``goodput-loadgen target`` wrote. Raises SettingsError naming file and key."""
     try:
         raw: Any = json.loads(path.read_text("utf-8"))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The live picture: finished requests and scrapes come in, what is known now comes out. Pure, single-threaded.
+"""The live picture: finished requests and scrapes come in, what is known now comes out. Pure.
 
 All times are passed in: ``now_ns`` is monotonic, ``wall_s`` Unix.
 """

@@ -58,7 +58,7 @@ class LogHistogram:
         self.max_ns = max(self.max_ns, other.max_ns)
 
     def quantiles_s(self, shares: Sequence[float]) -> list[float | None]:
-        """Nearest-rank quantiles in seconds, in rising order of ``shares``; ``None`` for an empty histogram."""
+        """Nearest-rank quantiles in seconds; ``shares`` must rise. ``None`` each for an empty histogram."""
         if not self.total:
             return [None] * len(shares)
         found: list[float | None] = []

@@ -95,7 +95,10 @@ def _queue(scene: Scene) -> tuple[str, str, str]:
     seen, help_text = scene.evidence, "fewer concurrent requests, or a second replica"
     if scene.peak_load is not None and seen.running_mean is not None:
         in_flight = seen.running_mean + (seen.waiting_mean or 0.0)
-        help_text = f"at most {scene.peak_load:g} requests in flight (the measured peak; {in_flight:.3g} now), or a second replica"
+        help_text = (
+            f"at most {scene.peak_load:g} requests in flight (the measured peak; {in_flight:.3g} now), "
+            "or a second replica"
+        )
     if seen.waiting_mean is None:
         return "The engine does not say how many requests wait", "low", help_text + "."
     text = f"On average {seen.waiting_mean:.3g} requests waited (at most {_n(seen.waiting_max)})"
@@ -121,7 +124,10 @@ def _prefill(scene: Scene) -> tuple[str, str, str]:
         parts.append(f"{_percent(seen.prefix_hit_ratio)} of prompt tokens came from the prefix cache")
     text = "; ".join(parts)
     sure = "high" if seen.waiting_mean is not None and seen.waiting_mean < 0.5 else "medium"
-    help_text = "prefix caching, shorter prompts, chunked prefill with a larger budget, or a TTFT bound that grows with the prompt."
+    help_text = (
+        "prefix caching, shorter prompts, chunked prefill with a larger budget, "
+        "or a TTFT bound that grows with the prompt."
+    )
     return (
         (text[:1].upper() + text[1:] if text else "Only the requests' own times are known"),
         (sure if text else "low"),
@@ -232,9 +238,10 @@ def _unreachable(scene: Scene, latency: str, bound_s: float | None) -> tuple[str
     if scene.evidence.waiting_max:
         return None
     return (
-        f"Even with {running:.2g} requests running half of them need {_seconds(p50)}; the bound is {_seconds(bound_s)}",
+        f"Even with {running:.2g} requests running half of them need {_seconds(p50)}; "
+        f"the bound is {_seconds(bound_s)}",
         "medium",
-        f"another {latency.upper()} bound: as it is, no load meets it on this hardware; or a faster model or GPU.",
+        f"another {latency.upper()} bound (no load meets this one here), or a faster model or GPU.",
     )
 
 

@@ -110,7 +110,7 @@ METRICS: tuple[Metric, ...] = (
         "goodput_error_budget_left_ratio",
         "gauge",
         _CLASS,
-        "Share of the error budget left of what was eligible in 30 days, or since the start; negative when overdrawn.",
+        "Share of the error budget left, of what was eligible in 30 days; negative when overdrawn.",
     ),
     Metric(
         "goodput_error_budget_burn_rate",

@@ -63,7 +63,7 @@ def number(value: float) -> str:
 
 
 def render(families: Iterable[Family], *, openmetrics: bool, created_s: float | None = None) -> bytes:
-    """The page as bytes. Families without samples are left out. ``created_s``: when the counters began (Unix)."""
+    """The page as bytes, families without samples left out. ``created_s``: when counters began (Unix)."""
     lines: list[str] = []
     for family in families:
         if family.samples:

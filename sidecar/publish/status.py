@@ -1,4 +1,4 @@
-"""The live picture as plain JSON: what the status page shows, ``/goodput.json`` answers and ``explain`` reads."""
+"""The live picture as JSON: what the status page shows, ``/goodput.json`` answers and ``explain`` reads."""
 
 from __future__ import annotations
 
