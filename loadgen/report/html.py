@@ -17,6 +17,7 @@ from loadgen.report.text import (
     number,
     percent,
     seconds,
+    sentence,
     slo_bounds,
 )
 from loadgen.results import SweepReport
@@ -61,7 +62,7 @@ def _header(report: SweepReport) -> str:
     subject = f"{report.model or 'unnamed model'} on {report.server or 'unknown server'}"
     if peak.load is None or peak.goodput_rps is None:
         answer = "No goodput peak was found"
-        sure = esc(peak.reason)
+        sure = esc(sentence(peak.reason))
     else:
         least = "" if peak.bracketed else "at least "
         unit = load_unit(kind_of(report), peak.load)
@@ -84,10 +85,10 @@ def _how_sure(report: SweepReport) -> str:
         said.append(f"The 95 % interval is {interval(peak.goodput_ci_rps)} good requests/s.")
     else:
         said.append("Too little was measured there for an interval.")
-    if peak.plateau is not None and peak.plateau[0] < peak.plateau[1]:
+    if peak.plateau is not None and peak.plateau[0] < peak.plateau[1] and "told apart" not in peak.reason:
         low, high = peak.plateau
         said.append(f"Loads from {number(low)} to {number(high)} cannot be told apart from it.")
-    return " ".join([*said, peak.reason])
+    return " ".join([*said, sentence(peak.reason)])
 
 
 def _warnings(report: SweepReport) -> str:
@@ -230,9 +231,7 @@ def _latency(report: SweepReport) -> str:
 
         heading = el("h3", f"{name} {el('span', esc(meaning), class_='soft')}")
         charts.append(el("div", heading, _both(draw, which, _HALF)))
-    note = (
-        "Over the requests of the window that have such a value; the dashed lines are the bounds of the SLO."
-    )
+    note = "Of the requests that completed; the dashed lines are the bounds of the SLO."
     return el(
         "section",
         el("h2", "Latency against load"),

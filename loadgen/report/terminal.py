@@ -7,30 +7,20 @@ from rich.table import Table
 from rich.text import Text
 
 from loadgen.report.curve import kind_of, limit_of, points
-from loadgen.report.text import interval, load_unit, number, percent, seconds, slo_bounds
+from loadgen.report.text import interval, load_unit, number, percent, seconds, sentence, slo_bounds
 from loadgen.results import SweepReport
 
 
 def render(report: SweepReport) -> RenderableType:
-    """A rich renderable, at most 100 columns wide. Server text is shown literally, never as markup."""
+    """A rich renderable, made for 80 columns. Server text is shown literally, never as markup."""
     return Group(_table(report), Text(), *_answer(report))
 
 
 def _table(report: SweepReport) -> Table:
     table = Table(title=None, box=None, pad_edge=False, header_style="bold")
-    for name in (
-        "load",
-        "goodput/s",
-        "95 %",
-        "through-\nput/s",
-        "good",
-        "TTFT\np50",
-        "p99",
-        "TPOT\np50",
-        "p99",
-    ):
+    for name in ("load", "good-\nput/s", "95 %", "through-\nput/s", "good", "TTFT\np99", "TPOT\np99"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("mostly lost to", overflow="fold")
+    table.add_column("mostly\nlost to", overflow="fold")
     for p in points(report):
         at_peak = p.load == report.peak.load
         bad = {b: s for b, s in p.shares().items() if b != "good" and s > 0}
@@ -45,9 +35,7 @@ def _table(report: SweepReport) -> Table:
             interval(p.goodput_ci_rps),
             number(p.throughput_rps),
             percent(p.attainment),
-            seconds(p.quantile("ttft", "p50_s")),
             seconds(p.quantile("ttft", "p99_s")),
-            seconds(p.quantile("tpot", "p50_s")),
             seconds(p.quantile("tpot", "p99_s")),
             note,
         ]
@@ -62,7 +50,7 @@ def _answer(report: SweepReport) -> list[Text]:
     bounds = ", ".join(f"{name} ≤ {seconds(value)}" for name, value in slo_bounds(report.slo)) or "no bound"
     lines = []
     if peak.load is None or peak.goodput_rps is None:
-        lines.append(Text(f"No goodput peak: {peak.reason}", style="bold yellow"))
+        lines.append(Text(f"No goodput peak: {sentence(peak.reason)}", style="bold yellow"))
     else:
         least = "" if peak.bracketed else "at least "
         unit = load_unit(kind_of(report), peak.load)
@@ -70,8 +58,8 @@ def _answer(report: SweepReport) -> list[Text]:
             f"Goodput peak: {least}{number(peak.goodput_rps)} good requests/s at {number(peak.load)} {unit}"
         )
         ci = f" (95 %: {interval(peak.goodput_ci_rps)})" if peak.goodput_ci_rps else " (no interval)"
-        lines += [Text(first + ci, style="bold green"), Text(peak.reason)]
-        if peak.plateau is not None and peak.plateau[0] < peak.plateau[1]:
+        lines += [Text(first + ci, style="bold green"), Text(sentence(peak.reason))]
+        if peak.plateau is not None and peak.plateau[0] < peak.plateau[1] and "told apart" not in peak.reason:
             lines.append(
                 Text(
                     f"Loads {number(peak.plateau[0])} to {number(peak.plateau[1])} are as good, within noise."

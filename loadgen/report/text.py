@@ -71,6 +71,12 @@ def interval(ci: tuple[float, float] | None) -> str:
     return ABSENT if ci is None else f"{number(ci[0])} to {number(ci[1])}"
 
 
+def sentence(text: str) -> str:
+    """The text with a capital letter and a full stop."""
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) or not text else ".")
+
+
 def load_unit(kind: str, load: float | None = None) -> str:
     """What a load counts: requests in flight, or arrivals per second."""
     if kind == "rate":

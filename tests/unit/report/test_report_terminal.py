@@ -11,7 +11,7 @@ from loadgen.results import SweepReport
 from tests.support import reports
 
 
-def shown(report: SweepReport, width: int = 100) -> str:
+def shown(report: SweepReport, width: int = 80) -> str:
     out = io.StringIO()
     Console(file=out, width=width).print(render(report))
     return out.getvalue()
@@ -44,4 +44,5 @@ def test_what_to_know_is_said() -> None:
     "make", [reports.sweep, reports.with_repeats, reports.not_bracketed, reports.no_peak, reports.awkward]
 )
 def test_lines_fit_the_terminal(make: Any) -> None:
-    assert max(len(line) for line in shown(make()).splitlines()) <= 100
+    assert "…" not in shown(make())
+    assert max(len(line) for line in shown(make()).splitlines()) <= 80
