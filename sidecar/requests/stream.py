@@ -7,7 +7,7 @@ raises; an answer that cannot be read ends as ``malformed`` with the reason.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 
 from sidecar.requests import tracks as tracks_
@@ -15,12 +15,18 @@ from sidecar.requests.encoding import Inflater, inflater_for, retry_after_s
 from sidecar.requests.events import Facts, Unreadable, Usage, read_answer, read_event
 from sidecar.requests.outcome import Ending, outcome_of
 from sidecar.requests.records import Api, End, RequestRecord
+from sidecar.requests.shape import NO_MATCH, Shape, learn
 from sidecar.requests.sse import SseEvent, SseParser
-from sidecar.requests.tracks import MAX_TIMES, Track
+from sidecar.requests.tracks import SPILL, Track
 
 MAX_BODY_BYTES = 2 * 1024 * 1024  # of an answer that is not streamed, and of one event
+_MAX_SHAPES = 16  # a stream's choices, each perhaps with reasoning, content and tool calls
 _MAX_CHOICES = 4096
 _BOM_AND_SPACE = b"\xef\xbb\xbf \t\r\n"
+
+
+# (bytes before the string, bytes after it, where it begins, where it ends from behind, the choice's times)
+_Plain = tuple[bytes, bytes, int, int, list[int]]
 
 
 class _Body(Enum):
@@ -44,6 +50,7 @@ class StreamMeter:
     """
 
     __slots__ = (
+        "_any_event",
         "_api",
         "_asked_stream",
         "_body",
@@ -53,23 +60,28 @@ class StreamMeter:
         "_echo",
         "_end_seen",
         "_error_event",
-        "_events",
+        "_framed",
+        "_framed_plain",
         "_inflater",
         "_last_ns",
+        "_learned",
         "_malformed",
         "_model",
         "_opaque",
+        "_plain",
+        "_ready",
         "_retry_after_s",
+        "_shapes",
         "_sse",
         "_start_ns",
         "_status",
         "_streamed",
         "_total_tokens",
         "_tracks",
+        "_unread_usage",
         "_usage",
         "_warnings",
         "first_ns",
-        "output_chunks",
     )
 
     def __init__(
@@ -99,7 +111,14 @@ class StreamMeter:
         self._opaque = False  # the body's encoding is not ours to read
         self._buffer = bytearray()
         self._sse = SseParser(MAX_BODY_BYTES)
-        self._events = 0
+        self._any_event = False
+        self._shapes: list[Shape] = []  # of events' data
+        self._framed: list[Shape] = []  # of whole events as they come on the wire
+        self._framed_plain: list[_Plain] = []  # those of them that feed decides itself
+        self._ready: Sequence[Shape] = ()  # _framed between events, none within one
+        self._plain: Sequence[_Plain] = ()
+        self._learned = 0
+        self._unread_usage: tuple[Shape, bytes] | None = None
         self._tracks: dict[int, Track] = {}
         self._usage = Usage()
         self._total_tokens: int | None = None
@@ -108,7 +127,11 @@ class StreamMeter:
         self._malformed: str | None = None
         self._warnings: dict[str, None] = {}
         self.first_ns: int | None = None
-        self.output_chunks = 0
+
+    @property
+    def output_chunks(self) -> int:
+        """Output chunks so far."""
+        return sum(track.chunks for track in self._tracks.values())
 
     def on_headers(self, status: int, headers: Iterable[tuple[str, str]], at_ns: int) -> None:
         """The response's status and headers are in. Informational (1xx) ones may come before."""
@@ -136,45 +159,76 @@ class StreamMeter:
 
     def feed(self, data: bytes, at_ns: int) -> None:
         """Body bytes (after any transfer coding), and when they arrived. Any split gives the same record."""
-        if at_ns < self._last_ns:
-            at_ns = self._last_ns
-        self._last_ns = at_ns
+        # Most chunks end here; see the shape module. (34, 92, 10, 13: quote, backslash, line ends)
+        for prefix, suffix, start, stop, times_ns in self._plain:
+            if data.startswith(prefix) and data.endswith(suffix):
+                string = data[start:stop]
+                if (
+                    string
+                    and 34 not in string
+                    and 92 not in string
+                    and 10 not in string
+                    and 13 not in string
+                    and len(times_ns) < SPILL
+                ):
+                    times_ns.append(at_ns)
+                    return
         try:
+            for shape in self._ready:
+                tokens = shape.match(data)
+                if tokens != NO_MATCH:
+                    self._count(shape, tokens, data, at_ns)
+                    return
+            if at_ns > self._last_ns:
+                self._last_ns = at_ns
             if self._body is not _Body.SKIP and data:
-                self._feed(data, at_ns)
+                self._feed(data, self._last_ns)
         except Exception as error:
             self._broken(error)
 
     def finish(self, end: End, at_ns: int) -> RequestRecord:
         """The response is over; the record of it. Call once, last."""
-        seen_ns = self._last_ns
-        at_ns = max(at_ns, seen_ns)
         try:
             if end is End.EOF:
-                self._close(seen_ns)
+                self._close()
+            self._read_usage()
         except Exception as error:
             self._broken(error)
         return self._record(end, at_ns)
 
-    # --- bytes -----------------------------------------------------------------
+    # --- bytes ---------------------------------------------------------------------
 
     def _feed(self, data: bytes, at_ns: int) -> None:
         if self._inflater is None:
             self._take(data, at_ns)
+            self._get_ready()
             return
         for part in self._inflater.feed(data):
             self._take(part, at_ns)
         if self._inflater.broken:
             self._fail(self._inflater.broken)
 
+    def _get_ready(self) -> None:
+        """Between events whole events may be known from their bytes, within one they are not."""
+        if not self._framed or self._done or not self._sse.idle:
+            self._plain = self._ready = ()
+        else:
+            self._plain = self._framed_plain
+            self._ready = self._framed
+
     def _take(self, data: bytes, at_ns: int) -> None:
         if self._body is _Body.UNKNOWN:
             self._decide(data)
         if self._body is _Body.EVENTS:
-            for event in self._sse.feed(data):
-                if self._done:
-                    break
-                self._on_event(event, at_ns)
+            if self._framed and b"\r" not in data and self._sse.idle:
+                # Several events in one read: cut them apart, so that each may be decided from its bytes.
+                start, end = 0, data.find(b"\n\n")
+                while 0 <= end < len(data) - 2 and not self._done:
+                    self._piece(data[start : end + 2], at_ns)
+                    start = end + 2
+                    end = data.find(b"\n\n", start)
+                data = data[start:]
+            self._piece(data, at_ns)
         elif self._body is _Body.JSON:
             self._buffer += data
             if len(self._buffer) > MAX_BODY_BYTES:
@@ -182,6 +236,31 @@ class StreamMeter:
                 self._body = _Body.SKIP
                 self._opaque = True
                 self._warn("body: too large to read, its tokens and finish reasons are unknown")
+
+    def _piece(self, data: bytes, at_ns: int) -> None:
+        between = self._sse.idle
+        if between:
+            for shape in self._framed:
+                tokens = shape.match(data)
+                if tokens != NO_MATCH:
+                    self._count(shape, tokens, data, at_ns)
+                    return
+        known: Shape | None = None
+        events = self._sse.feed(data)
+        for event in events:
+            if self._done:
+                return
+            known = self._on_event(event, at_ns)
+        if known is not None and between and len(events) == 1 and self._sse.idle:
+            # These bytes were one whole event: from now on its like is known from the bytes on the wire.
+            head, payload, tail = data.partition(events[0].data)
+            if payload and len(self._framed) < _MAX_SHAPES:
+                shape = known.framed(head, tail)
+                self._framed.append(shape)
+                if shape.plain and not (self._capture and shape.text):
+                    times_ns = self._tracks[shape.choice].recent_ns
+                    ends = len(shape.prefix), -len(shape.suffix)
+                    self._framed_plain.append((shape.prefix, shape.suffix, *ends, times_ns))
 
     def _decide(self, data: bytes) -> None:
         """JSON or events, by the first byte that tells; a content type alone is not to be trusted."""
@@ -194,14 +273,14 @@ class StreamMeter:
             self._streamed = True
         # Blank so far: nothing is lost by leaving blanks out.
 
-    def _close(self, seen_ns: int) -> None:
+    def _close(self) -> None:
         if self._body is _Body.EVENTS:
             for event in self._sse.close():
                 # What stands here lacked its final line end. Cut short, it is no event.
                 if event.data != b"[DONE]" and not _is_json(event.data):
                     continue
-                self._on_event(event, seen_ns)
-            if self._events == 0 and self._sse.junk:
+                self._on_event(event, self._last_ns)
+            if not self._any_event and self._sse.junk:
                 self._fail("no event among the bytes of the stream")
         elif self._body is _Body.JSON:
             self._on_answer(bytes(self._buffer))
@@ -209,27 +288,65 @@ class StreamMeter:
 
     # --- what the bytes say ----------------------------------------------------
 
-    def _on_event(self, event: SseEvent, at_ns: int) -> None:
-        self._events += 1
+    def _on_event(self, event: SseEvent, at_ns: int) -> Shape | None:
+        """Take in an event; the shape it has, if it has a known one."""
+        self._any_event = True
         if event.oversize:
             self._warn("event: one was too large to read")
-            return
+            return None
         data = event.data
-        if data == b"[DONE]" or (data.startswith(b"[") and data.strip() == b"[DONE]"):
+        for shape in self._shapes:
+            tokens = shape.match(data) if shape.name == event.name else NO_MATCH
+            if tokens != NO_MATCH:
+                self._count(shape, tokens, data, at_ns)
+                return shape
+        if data.startswith(b"[") and data.strip() == b"[DONE]":
             self._end_seen = True
             self._body = _Body.SKIP
-            return
+            return None
         if data.isspace():
-            return
+            return None
         try:
-            facts = read_event(self._api, event.name, _decode(data))
+            facts = self._read(event.name, data)
         except (ValueError, RecursionError):
-            self._fail(f"event {self._events} is not JSON")
-            return
+            self._fail(f"the event after {self.output_chunks} output chunks is not JSON")
+            return None
         except Unreadable as reason:
-            self._fail(f"event {self._events}: {reason}")
-            return
+            self._fail(f"the event after {self.output_chunks} output chunks: {reason}")
+            return None
         self._apply(facts, at_ns)
+        # Where events do not repeat a shape, stop looking for one.
+        if len(self._shapes) < _MAX_SHAPES and self._learned <= 16 + self.output_chunks // 16:
+            self._learned += 1
+            shape_found = learn(self._api, event.name, data, facts, self._read)
+            if shape_found is not None:
+                self._shapes.append(shape_found)
+            return shape_found
+        return None
+
+    def _read(self, name: bytes, data: bytes) -> Facts:
+        return read_event(self._api, name, _decode(data))
+
+    def _count(self, shape: Shape, tokens: int, data: bytes, at_ns: int) -> None:
+        """An output chunk that was decided from its bytes."""
+        track = self._tracks[shape.choice]
+        if tokens >= 0:
+            # Its other figures are read only if no later usage comes.
+            self._unread_usage = shape, data
+        if self._capture and shape.text:
+            track.keep_text(shape.string(data), self._capture)
+        if not track.mark(at_ns, tokens):
+            self._warn_over()
+
+    def _read_usage(self) -> None:
+        """Take in the usage of the last event that was decided from its bytes."""
+        if self._unread_usage is None:
+            return
+        shape, data = self._unread_usage
+        self._unread_usage = None
+        facts = self._read(shape.name, data[shape.head_len : len(data) - shape.tail_len])
+        if facts.usage is not None:
+            self._merge(facts.usage, whole=len(self._tracks) <= 1)
 
     def _on_answer(self, data: bytes) -> None:
         try:
@@ -245,6 +362,7 @@ class StreamMeter:
 
     def _apply(self, facts: Facts, at_ns: int | None) -> None:
         """Take in what an event (at its time) or a whole answer (no time) says."""
+        self._read_usage()
         if facts.error:
             self._error_event = True
         if facts.model and not self._model:
@@ -277,13 +395,11 @@ class StreamMeter:
             self.first_ns = at_ns
         if answer and track.first_answer_ns is None:
             track.first_answer_ns = at_ns
-        self.output_chunks += 1
-        if self.output_chunks > MAX_TIMES:
-            self._warn("gaps: too many output chunks, of the later gaps only the longest is kept")
-            track.mark_over(at_ns)
-            return
-        track.times_ns.append(at_ns)
-        track.cumulative.append(-1 if cumulative is None else cumulative)
+        if not track.mark(at_ns, -1 if cumulative is None else cumulative):
+            self._warn_over()
+
+    def _warn_over(self) -> None:
+        self._warn("gaps: too many output chunks, of the later gaps only the longest is kept")
 
     def _merge(self, usage: Usage, *, whole: bool) -> None:
         old = self._usage
@@ -313,6 +429,7 @@ class StreamMeter:
         self._warnings.setdefault(text)
 
     def _fail(self, reason: str) -> None:
+        self._plain = self._ready = ()
         if self._malformed is None:
             self._malformed = reason
         self._body = _Body.SKIP
@@ -324,6 +441,8 @@ class StreamMeter:
 
     def _record(self, end: End, end_ns: int) -> RequestRecord:
         tracks = [self._tracks[index] for index in sorted(self._tracks)]
+        for track in tracks:
+            track.close()
         total = self._total_tokens
         if total is None and len(tracks) > 1:
             told = [track.tokens_told() for track in tracks]
@@ -352,7 +471,8 @@ class StreamMeter:
             unreadable=self._opaque,
         )
         outcome, kind, reason = outcome_of(ending)
-        if streamed and total is not None and total < self.output_chunks:
+        chunks = self.output_chunks
+        if streamed and total is not None and total < chunks:
             self._warn("usage: fewer tokens than output chunks")
         ends = [track.last_ns for track in tracks if track.last_ns is not None] if streamed else []
         answers = [track.first_answer_ns for track in tracks if track.first_answer_ns is not None]
@@ -362,14 +482,14 @@ class StreamMeter:
             model=self._model,
             streamed=streamed,
             start_ns=self._start_ns,
-            end_ns=end_ns,
+            end_ns=max(end_ns, self._last_ns, *ends),
             outcome=outcome,
             status=self._status,
             error_kind=kind,
             error=reason,
             first_ns=self.first_ns,
             last_ns=max(ends, default=None),
-            output_chunks=self.output_chunks,
+            output_chunks=chunks,
             output_tokens=tokens,
             tokens_estimated=estimated,
             prompt_tokens=self._usage.prompt,

@@ -4,57 +4,86 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import accumulate
+from operator import gt, sub
 
 from sidecar.requests.records import ChoiceRecord
 
 # Times kept per stream (16 bytes each, with the tokens so far). No model writes that many
 # tokens in one answer; a stream that goes on for ever must not take the sidecar's memory with it.
 MAX_TIMES = 262_144
+# Times are gathered in a list, which takes an append at a third of an array's cost but five times its memory, and
+# moved to an array when the list is this long.
+SPILL = 1024
 
 
 class Track:
     """One choice's output chunks: when each came and, where told, the tokens so far."""
 
     __slots__ = (
+        "_counts",
+        "_last_over_ns",
+        "_max_over_ns",
+        "_over",
+        "_times_ns",
         "chars",
-        "cumulative",
         "finish",
         "first_answer_ns",
         "index",
-        "last_over_ns",
-        "max_over_ns",
-        "over",
         "parts",
+        "recent_counts",
+        "recent_ns",
         "skip",
-        "times_ns",
     )
 
     def __init__(self, index: int, *, skip: int = 0) -> None:
         self.index = index
-        self.times_ns = array("q")
-        self.cumulative = array("q")  # tokens so far at each output chunk, -1 where not told
+        self.recent_ns: list[int] = []  # the meter's fast path appends here, below SPILL of them
+        self.recent_counts: list[int] = []  # tokens so far at each output chunk that told them
+        self._times_ns = array("q")
+        self._counts = array("q")
         self.finish: str | None = None
         self.first_answer_ns: int | None = None
         self.parts: list[str] = []
         self.chars = 0
         self.skip = skip  # output events that are not generated: an echoed prompt
         # Beyond MAX_TIMES only these are kept:
-        self.over = 0
-        self.last_over_ns = 0
-        self.max_over_ns = 0
+        self._over = 0
+        self._last_over_ns = 0
+        self._max_over_ns = 0
 
     @property
     def chunks(self) -> int:
         """Output chunks so far."""
-        return len(self.times_ns) + self.over
+        return len(self._times_ns) + len(self.recent_ns) + self._over
 
-    def mark_over(self, at_ns: int) -> None:
-        """An output chunk whose time is no longer kept; the longest of the gaps is."""
-        last_ns = self.last_over_ns or (self.times_ns[-1] if self.times_ns else at_ns)
-        self.max_over_ns = max(self.max_over_ns, at_ns - last_ns)
-        self.last_over_ns = at_ns
-        self.over += 1
+    def mark(self, at_ns: int, count: int) -> bool:
+        """An output chunk, and the tokens so far (-1: not told). False once times are no longer all kept."""
+        if len(self.recent_ns) >= SPILL:
+            self._spill()
+        if self._over or len(self._times_ns) >= MAX_TIMES:
+            last_ns = self._last_over_ns or max(self._times_ns[-1], *self.recent_ns[-1:])
+            self._max_over_ns = max(self._max_over_ns, at_ns - last_ns)
+            self._last_over_ns = max(last_ns, at_ns)
+            self._over += 1
+            return False
+        self.recent_ns.append(at_ns)
+        if count >= 0:
+            self.recent_counts.append(count)
+        return True
+
+    def _spill(self) -> None:
+        self._times_ns.extend(self.recent_ns)
+        self.recent_ns.clear()
+        self._counts.extend(self.recent_counts)
+        self.recent_counts.clear()
+
+    def close(self) -> None:
+        """The stream is over: bring the times in order, so that no gap is negative whatever the clock did."""
+        self._spill()
+        times = self._times_ns
+        if any(map(gt, times, times[1:])):
+            self._times_ns = array("q", accumulate(times, max))
 
     def keep_text(self, text: str, limit: int) -> None:
         """Append captured text, cut to ``limit`` characters in all."""
@@ -65,38 +94,41 @@ class Track:
             self.chars += len(kept)
 
     @property
-    def first_ns(self) -> int | None:
-        return self.times_ns[0] if self.times_ns else None
+    def times_ns(self) -> Sequence[int]:
+        """When each output chunk came, after ``close``."""
+        return self._times_ns
 
     @property
     def last_ns(self) -> int | None:
-        if self.over:
-            return self.last_over_ns
-        return self.times_ns[-1] if self.times_ns else None
+        """When the last output chunk came, after ``close``."""
+        if self._over:
+            return self._last_over_ns
+        return self._times_ns[-1] if self._times_ns else None
 
     def gaps_ns(self) -> list[int]:
-        """Gaps between successive output chunks of this choice."""
-        gaps = differences(self.times_ns)
-        if self.over:
-            gaps.append(self.max_over_ns)
+        """Gaps between successive output chunks of this choice, after ``close``."""
+        gaps = differences(self._times_ns)
+        if self._over:
+            gaps.append(self._max_over_ns)
         return gaps
 
     def chunk_tokens(self) -> list[int] | None:
         """Tokens of each output chunk where every one is known (continuous usage), else ``None``."""
-        counts = self.cumulative
-        if not counts or self.over or len(counts) != len(self.times_ns) or min(counts) < 0:
+        counts = self._counts
+        if not counts or self._over or len(counts) != len(self._times_ns):
             return None
         sizes = [counts[0], *differences(counts)]
         return sizes if min(sizes) >= 0 else None
 
     def tokens_told(self) -> int | None:
-        """Tokens so far at the last output chunk, where told."""
-        return self.cumulative[-1] if self.cumulative and self.cumulative[-1] >= 0 else None
+        """Tokens so far at the last output chunk, where every chunk told them."""
+        every = len(self._counts) == len(self._times_ns) and not self._over
+        return self._counts[-1] if self._counts and every else None
 
 
 def differences(values: Sequence[int]) -> list[int]:
     """Each value minus the one before it."""
-    return [after - before for before, after in pairwise(values)]
+    return list(map(sub, values[1:], values))
 
 
 def choice_records(
@@ -127,7 +159,7 @@ def choice_records(
         ChoiceRecord(
             index=track.index,
             output_chunks=track.chunks if streamed else 0,
-            first_ns=track.first_ns if streamed else None,
+            first_ns=(track.times_ns[0] if track.times_ns else None) if streamed else None,
             last_ns=track.last_ns if streamed else None,
             tokens=count,
             tokens_estimated=estimated or (count is not None and len(tracks) > 1 and counts is not told),
