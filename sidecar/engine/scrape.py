@@ -116,7 +116,7 @@ class ScrapeSettings:
     def tls(self) -> ssl.SSLContext | bool:
         """What httpx verifies with."""
         if not self.base_url.startswith("https"):
-            return True
+            return False  # nothing to verify; True would load the system's certificates for every scrape
         try:
             context = ssl.create_default_context(cafile=str(self.ca_file) if self.ca_file else None)
             if self.cert_file is not None:
