@@ -86,16 +86,23 @@ def _mod97(account: str) -> bool:
 
 def _by_stdnum(name: str) -> Check:
     def check(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
-        if stdnum_valid(name)(text[start:end]):
+        if not _continued(text, start, end) and stdnum_valid(name)(text[start:end]):
             yield start, end, ""
 
     return check
 
 
+def _continued(text: str, start: int, end: int) -> bool:
+    """True where what was found is a piece of a longer number, path or name."""
+    if start > 1 and text[start - 1] in ".-/:" and text[start - 2].isdigit():
+        return True
+    return end + 1 < len(text) and text[end] in ".-+/" and text[end + 1].isdigit()
+
+
 def es_id(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
     """DNI or NIE with its letter."""
     value = text[start:end].replace(".", "").replace("-", "").replace(" ", "").upper()
-    if stdnum_valid("es.nie" if value[0] in "XYZ" else "es.dni")(value):
+    if not _continued(text, start, end) and stdnum_valid("es.nie" if value[0] in "XYZ" else "es.dni")(value):
         yield start, end, ""
 
 

@@ -17,8 +17,8 @@ from enum import StrEnum
 from sidecar.errors import SettingsError
 from sidecar.redaction.checks import CHECKS
 from sidecar.redaction.normalize import View, fold, views
-from sidecar.redaction.numbers import DEFAULT_REGIONS, known_region
-from sidecar.redaction.patterns import Pattern, PatternSet, default_patterns
+from sidecar.redaction.numbers import DEFAULT_REGIONS, known_region, warm_up
+from sidecar.redaction.patterns import EngineMissing, Pattern, PatternSet, default_patterns
 
 WINDOW = 16_384  # characters
 OVERLAP = 2_048
@@ -40,6 +40,25 @@ _SPECIFIC = (
 _OPEN_ENDED = re.compile(r"[A-Za-z0-9+/=_.\\-]*")
 _OPEN_KEY = re.compile(
     r"[A-Za-z0-9+/=:,. \t\r\n\\-]*?-----END [A-Z0-9 ]*PRIVATE KEY-----|[A-Za-z0-9+/=:,. \t\r\n\\-]*"
+)
+# Invented values, one for most checks.
+_PROOF = (
+    "é a＠b.example 4111 1111 1111 1111 DE89 3704 0044 0532 0130 00 x 12345678Z 10.1.2.3 fe80::1:2 "
+    "00:1b:44:11:3a:b7 eyJhbGciOiJIUzI1NiJ9.eyJhIjoxfQ.c2ln password='hunter2hunter2' Bearer abcdef012345678 "
+    "sk-A1b2C3d4E5f6G7h8I9j0 ghp_A1b2C3d4E5f6A1b2C3d4E5f6A1b2C3d4E5f6 AKIAABCDEFGHIJ234567 "
+    "-----BEGIN PRIVATE KEY-----\\nMII"
+)
+_PROOF_KINDS = (
+    "EMAIL",
+    "CARD",
+    "IBAN",
+    "NATIONAL_ID",
+    "IP",
+    "MAC",
+    "JWT",
+    "SECRET",
+    "API_KEY",
+    "PRIVATE_KEY",
 )
 
 
@@ -115,6 +134,23 @@ class Redactor:
         self._regions = tuple(regions)
         self._key = key
         self._cpu_ns = cpu_ns
+        self._prove()
+
+    def _prove(self) -> None:
+        """Load what the checks need, so that no request pays for it, and see that values are found at all.
+
+        Raises:
+            EngineMissing: the product's own patterns do not find what they must.
+        """
+        warm_up(self._regions)
+        for pattern in self._set.compiled:
+            pattern.search(_PROOF.encode())
+        found: set[str] = set()
+        for view in views(_PROOF):
+            found.update(hit.kind for hit in self._view(view, ""))
+        own = {entry.kind for entry in self._set.patterns}
+        if missing := {kind for kind in _PROOF_KINDS if kind in own} - found:
+            raise EngineMissing(f"the pattern engine does not find {', '.join(sorted(missing))}")
 
     @property
     def version(self) -> str:

@@ -55,7 +55,6 @@ _WRITTEN: dict[tuple[int, ...], tuple[tuple[str, str], ...]] = {
     (1, 2, 2, 2, 3, 3, 2): (("      ", "fr.nir"),),
     (1, 2, 2, 2, 3, 3): (("     ", "fr.nir"),),
     (13, 2): ((" ", "fr.nir"),),
-    (15,): (("", "fr.nir"),),
     (6, 4): (("-", "dk.cpr"), ("-", "se.personnummer"), ("/", "cz.rc")),
     (8, 4): (("-", "se.personnummer"),),
     (6, 3): (("/", "cz.rc"),),
@@ -85,7 +84,7 @@ _BY_LENGTH: dict[int, tuple[str, ...]] = {
 }  # fmt: skip
 _CARD_LENGTHS = {
     "34": (15,), "37": (15,), "36": (14,), "38": (14, 16), "39": (14,), "30": (14,), "35": (16, 17, 18, 19),
-    "4": (13, 16, 19), "51": (16,), "52": (16,), "53": (16,), "54": (16,), "55": (16,),
+    "4": (16, 19), "51": (16,), "52": (16,), "53": (16,), "54": (16,), "55": (16,),
     "57": (16,), "81": (16,), "50": (16, 19), "56": (16, 19), "58": (16, 19), "60": (16, 19), "63": (16, 19),
     "64": (16, 19), "65": (16, 19), "67": (16, 19), "62": (16, 17, 18, 19),
 }  # fmt: skip
@@ -153,14 +152,20 @@ def _one(text: str, groups: list[tuple[int, int]], hint: str, regions: Sequence[
         return None
     separators = [text[a[1] : b[0]] for a, b in pairwise(groups)]
     regular = len(set(separators)) <= 1 and "".join(separators[:1]) in ("", " ", "-", ".")
-    if count >= 13 and regular and is_card(digits):
+    if count >= 13 and regular and len(groups) != 2 and is_card(digits):
         return start, end, "CARD"
     lengths = tuple(b - a for a, b in groups)
     written = text[start:end]
     if all(len(s) == 1 for s in separators):
         joined = "".join(separators)
+        if lengths == (15,) and digits[0] in "12" and stdnum_valid("fr.nir")(digits):
+            return start, end, "NATIONAL_ID"
         for wanted, name in _WRITTEN.get(lengths, ()):
-            if wanted == joined and stdnum_valid(name)(written):
+            if (
+                wanted == joined
+                and not (" " in joined and _in_row(text, start, end))
+                and stdnum_valid(name)(written)
+            ):
                 return start, end, "NATIONAL_ID"
     if _ID_WORD.search(_before(text, start, hint)):
         for name in _BY_LENGTH.get(count, ()):
@@ -225,29 +230,30 @@ def _phone(
     opened = start
     while opened > 0 and text[opened - 1] in "+(" and start - opened < 2:
         opened -= 1
-    international = "+" in text[opened:start] or digits.startswith("00")
+    trunk = text[slice(*groups[0])].startswith("00")
+    international = "+" in text[opened:start] or trunk
     written = text[opened:end]
     extension = _EXTENSION.match(text, end)
     stop = extension.end() if extension else end
     if international:
         if opened > 0 and (text[opened - 1].isalnum() or text[opened - 1] in "=<>*/^"):
             return None  # arithmetic
-        number = _parsed("+" + (digits[2:] if digits.startswith("00") else digits), None)
+        number = _parsed("+" + (digits[2:] if trunk else digits), None)
         if number is None:
             number = _parsed(written, None)
         if number is None:
             return None
         if phonenumbers.is_valid_number(number) or (
-            len(groups) > 1 and phonenumbers.is_possible_number(number) and not digits.startswith("00")
+            len(groups) > 1 and phonenumbers.is_possible_number(number) and not trunk
         ):
             return opened, stop, "PHONE"
         return None
-    if _DATE.match(written) or _DECIMAL.match(written):
+    if _DATE.match(written) or _DECIMAL.match(written) or len(digits) > 13:
         return None
     told = bool(_PHONE_WORD.search(_before(text, start, hint)))
-    if len(groups) == 1 and not told:
-        return None
-    if len(digits) > 12:
+    if len(groups) == 1 and opened > 1 and text[opened] == "(" and (text[opened - 1].isalnum()):
+        told = False  # the argument of a call
+    if not told and not _phone_shaped(text, opened, end, groups):
         return None
     for region in regions:
         if not _national(region).fits(digits):
@@ -260,6 +266,29 @@ def _phone(
     return None
 
 
+def _phone_shaped(text: str, start: int, end: int, groups: list[tuple[int, int]]) -> bool:
+    """Whether digits that no word explains are grouped as a telephone's may be: not one run, not a
+    version, not some of a row of numbers, not a range."""
+    lengths = [b - a for a, b in groups]
+    written = text[start:end]
+    separators = {text[a[1] : b[0]].strip("()") for a, b in pairwise(groups)} - {""}
+    if len(groups) == 1 or (len(groups) == 2 and sum(lengths) < 9) or sum(lengths) < 8:
+        return False
+    if "." in separators and (separators != {"."} or 1 in lengths[1:]):
+        return False
+    if tuple(lengths) == (5, 4) and separators == {"-"}:
+        return False  # a ZIP code
+    if text[max(0, start - 1) : start] == "[":
+        return False
+    return not (" " in separators and "(" not in written and _in_row(text, start, end))
+
+
+def _in_row(text: str, start: int, end: int) -> bool:
+    """True where further numbers stand beside, one blank away."""
+    before, after = text[max(0, start - 2) : start], text[end : end + 2]
+    return (before[:1].isdigit() and before[1:] == " ") or (after[:1] == " " and after[1:].isdigit())
+
+
 class _National:
     """A cheap look at a region's numbers, so that the costly parser sees only what can pass."""
 
@@ -270,16 +299,36 @@ class _National:
         pattern = metadata.general_desc.national_number_pattern
         prefix = metadata.national_prefix_for_parsing or metadata.national_prefix or ""
         code = str(metadata.country_code)
+        # Where a prefix is rewritten (Argentina's mobiles), only the parser can tell.
+        self._rewritten = bool(metadata.national_prefix_transform_rule)
         self._whole = re.compile(f"(?:{prefix})?(?:{pattern})" if prefix else f"(?:{pattern})")
         self._coded = re.compile(f"{code}(?:{pattern})")
 
     def fits(self, digits: str) -> bool:
+        if self._rewritten and 10 <= len(digits) <= 14:
+            return True
         return bool(self._whole.fullmatch(digits) or self._coded.fullmatch(digits))
 
 
 @functools.cache
 def _national(region: str) -> _National:
     return _National(region)
+
+
+def warm_up(regions: Sequence[str]) -> None:
+    """Load what the checks need, so that no request pays for it: metadata, modules, compiled patterns."""
+    for entries in _WRITTEN.values():
+        for _, name in entries:
+            stdnum_valid(name)
+    for names in _BY_LENGTH.values():
+        for name in names:
+            stdnum_valid(name)
+    for region in regions:
+        example = phonenumbers.example_number(region)
+        if example is not None:
+            written = phonenumbers.format_number(example, PhoneNumberFormat.NATIONAL)
+            for _ in find_numbers(f"tel {written}", 4, 4 + len(written), "", [region]):
+                pass
 
 
 def known_region(region: str) -> bool:
@@ -300,9 +349,10 @@ def _grouped_alike(groups: list[tuple[int, int]], number: phonenumbers.PhoneNumb
     Compared by distance from the end, so that a trunk prefix or country code does not matter.
     """
     ours = _breaks([b - a for a, b in groups])
+    loose = sum(b - a for a, b in groups) >= 10
     for style in (PhoneNumberFormat.NATIONAL, PhoneNumberFormat.INTERNATIONAL):
         theirs = _breaks([len(g) for g in _DIGITS.findall(phonenumbers.format_number(number, style))])
-        if ours == theirs or (len(ours) > 1 and (ours <= theirs or theirs <= ours) and theirs):
+        if ours == theirs or (loose and len(ours) > 1 and (ours <= theirs or theirs <= ours) and theirs):
             return True
     return False
 
