@@ -100,7 +100,7 @@ def curve_table(profile: Profile) -> str:
     ]
     for point in true_curve(profile, workload, slo, levels):
         mark = "  <- peak" if point.load == peak.load else ""
-        mark += "  (KV cache full: an upper bound)" if point.kv_limited else ""
+        mark += "  (KV cache full: at most this throughput)" if point.kv_limited else ""
         lines.append(
             f"{point.load:>5} {point.ttft_s * 1e3:>9.1f} {point.tpot_s * 1e3:>8.2f} "
             f"{point.throughput_rps:>7.2f} {point.attainment:>9.3f} {point.goodput_rps:>8.2f}{mark}"

@@ -5,13 +5,16 @@ the weights once and the KV cache of each of its sequences once. It takes the lo
 profile's stated overheads on top. Attention FLOPs are left out, as in the published table that the tests
 hold this against.
 
-**Curve.** ``load`` users each keep one request in flight and send the next the moment the last one ends.
-When lengths vary, their phases drift apart, and each running sequence is in its prefill in one step of its
-mean output length (renewal theory). From that follow the distribution of step times, TPOT as a mean of
-steps, TTFT as the step that a prompt joins plus the wait for a free place, and the share of requests within
-the bounds. It is a mean-field model: exact where nothing is random, within a few percent elsewhere while
-the KV cache does not fill. Where it would fill (``TruePoint.kv_limited``) recomputation after preemption is
-not in it, and the point is an upper bound.
+**Curve.** ``load`` users each keep one request in flight and send the next when the last one has ended, by
+when the engine's next step has begun without it. When lengths vary, their phases drift apart, and each
+user's prompt is computed in one step of those that a request takes on the mean (renewal theory). From that
+follow the distribution of step times, TPOT as a mean of steps, TTFT as the step missed plus the step that the
+prompt joins plus the wait for a free place, and the share of requests within the bounds.
+
+It is a mean-field model: throughput and mean latencies within a few percent of the engine's, attainment within
+0.1, while the KV cache does not fill. Where it would fill (``TruePoint.kv_limited``) recomputation after
+preemption is not in it: throughput is then an upper bound and attainment a guess. Of an SLO's bounds it knows
+TTFT, TPOT, the longest gap and the end; an ITL percentile is not among them.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from dataclasses import dataclass
 from math import comb, erf, fsum, sqrt
 from typing import Protocol
 
-from loadgen.simulator.profile import Profile, Workload, find_profile, profiles
+from loadgen.simulator.profile import Profile, Span, Workload, find_profile, profiles
 
 __all__ = [
     "SloBounds",
@@ -141,92 +144,148 @@ def _samples(low: int, high: int) -> list[int]:
     return [low + round(i * (high - low) / (count - 1)) for i in range(count)]
 
 
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The batch that a running request finds itself in, in the steady state."""
+
+    profile: Profile
+    others: int  # users beside the request's own that may be in the batch
+    absent: float  # share of steps in which one of them is between two requests
+    prefill_share: float  # share of steps in which one of them has (a chunk of) its prompt computed
+    chunks: int  # steps that a prompt takes
+    chunk_tokens: float
+    context: float  # tokens of a sequence in the cache, on the mean
+
+    def step_s(self, prefills: int, own: int = 1) -> float:
+        """A step with ``prefills`` prompts in it and ``own`` (0 or 1) of the request itself.
+
+        Prompts that meet are added up although the budget may push one to the next step: work is conserved.
+        """
+        sequences = own + self.others * (1 - self.absent)
+        tokens = max(0.0, sequences - prefills) + prefills * self.chunk_tokens
+        cost = step_cost(self.profile, tokens=tokens, kv_tokens=sequences * self.context, sequences=sequences)
+        return cost.step_s
+
+    def prefills(self) -> list[float]:
+        """P(k prompts of others in a step)."""
+        return _binomial(self.others, self.prefill_share)
+
+
+def _batch(profile: Profile, workload: Workload, load: int) -> tuple[_Batch, bool, bool]:
+    """The batch at ``load``, whether it is full (others queue), and whether the KV cache limits it."""
+    prompt, output = workload.prompt_tokens, workload.output_tokens
+    context = prompt.mean + _age(output)
+    kv_room = max(1, int(profile.kv_blocks / _blocks(profile, context)))
+    places = min(profile.max_batch, kv_room)
+    # A prompt longer than the step's budget takes several steps.
+    chunks = max(1, -(-round(prompt.mean) // max(1, profile.max_batched_tokens - min(load, places) + 1)))
+    steps = output.mean + chunks - 1
+    # The next request arrives when a step without it has just begun, and misses that one; a lone user's
+    # does not.
+    missed = 1 if load > 1 else 0
+    full = load * steps / (steps + missed) > places
+    if full:
+        members, missed = places, 0
+    else:
+        members = load
+    batch = _Batch(
+        profile=profile,
+        others=members - 1,
+        absent=missed / (steps + missed),
+        prefill_share=min(1.0, chunks / (steps + missed)),
+        chunks=chunks,
+        chunk_tokens=prompt.mean / chunks,
+        context=context,
+    )
+    return batch, full, full and kv_room < profile.max_batch
+
+
+def _age(output: Span) -> float:
+    """Tokens that a sequence has produced at a random step: long outputs are met more often."""
+    return (output.variance + output.mean**2) / (2 * output.mean)
+
+
+def _blocks(profile: Profile, context: float) -> float:
+    return context / profile.block_size + 0.5  # the last block is half full on the mean
+
+
 def true_point(profile: Profile, workload: Workload, slo: SloBounds, load: int) -> TruePoint:
     """The truth at ``load`` requests in flight (closed loop, no think time); ``load`` >= 1."""
-    prompt, output = workload.prompt_tokens, workload.output_tokens
-    # A sequence's context at a random step: its prompt and, on the mean, the length-weighted half of its
-    # output.
-    age = (output.variance + output.mean**2) / (2 * output.mean)
-    context = prompt.mean + age
-    blocks_each = context / profile.block_size + 0.5  # the last block is half full on the mean
-    kv_room = max(1, int(profile.kv_blocks / blocks_each))
-    places = min(profile.max_batch, kv_room)
-    running = min(load, places)
-    waiting = load - running
-    kv_limited = kv_room < min(load, profile.max_batch)
-
-    # A prompt longer than the step's budget takes several steps; each of its chunks is then one "prefill".
-    budget = max(1, profile.max_batched_tokens - (running - 1))
-    chunks = max(1, -(-round(prompt.mean) // budget))
-    chunk_tokens = prompt.mean / chunks
-    cycle_steps = output.mean + chunks - 1
-    prefill_share = min(1.0, chunks / cycle_steps)
-
-    # Prompts that meet in one step are added up although the budget may push one to the next: work is
-    # conserved.
-    def step(prefills: int) -> float:
-        tokens = running - prefills + prefills * chunk_tokens
-        return step_cost(profile, tokens=tokens, kv_tokens=running * context, sequences=running).step_s
-
-    everyone = _binomial(running, prefill_share)
-    others = _binomial(running - 1, prefill_share)
-    step_mean = _moments(everyone, step)
-    decode_mean = _moments(others, step)
-    joined = [step(k + 1) for k in range(len(others))]
-    join_mean = sum(p * t for p, t in zip(others, joined, strict=True))
-    cycle_s = chunks * join_mean + (output.mean - 1) * decode_mean
-    throughput = running / cycle_s
-    queue_s = waiting / throughput if waiting else 0.0
-    ttft = queue_s + chunks * join_mean
-
-    # How TPOT spreads between requests. A step's time is taken as a line in the number of prompts in it,
-    # and a rest. The line moves with how many prompts of others fall into the request's steps, which is
-    # steadier than chance; the rest, the lengths of those prompts and the contexts are chance.
-    k_mean = _moments(others, float)
-    k_variance = _moments(others, lambda k: (k - k_mean) ** 2)
-    slope = _moments(others, lambda k: (k - k_mean) * step(k)) / k_variance if k_variance > 0 else 0.0
-    rest_variance = _moments(others, lambda k: (step(k) - decode_mean - slope * (k - k_mean)) ** 2)
-    prompt_token_s = FLOPS_PER_PARAM * profile.params / profile.peak_flops
-    shown = min(
-        1.0, slope / (prompt_token_s * chunk_tokens)
-    )  # the part of a prompt's FLOPs not hidden by memory
-    size_variance = (shown * prompt_token_s) ** 2 * prompt.variance
-    kv_slope = profile.kv_bytes_per_token / profile.bandwidth_bytes_per_s
-    context_variance = prompt.variance + age**2 / 12
-    goods = []
-    for n in _samples(output.low, output.high):
-        good = _at_most(slo.ttft_s, [(p, queue_s + chunks * t) for p, t in zip(others, joined, strict=True)])
-        gaps = n - 1
-        spread = 0.0
-        if gaps:
-            prefills_variance = (running - 1) * _renewal_variance(gaps, output.low, output.high)
-            spread = sqrt(
-                (slope / gaps) ** 2 * prefills_variance
-                + (rest_variance + k_mean * size_variance) / gaps
-                + kv_slope**2 * (prompt.variance + (running - 1) * context_variance)
-            )
-            if slo.tpot_s is not None:
-                good *= _normal_at_most(slo.tpot_s, decode_mean, spread)
-            if slo.max_gap_s is not None:
-                good *= _at_most(slo.max_gap_s, [(p, step(k)) for k, p in enumerate(others)]) ** gaps
-        if slo.e2e_s is not None:
-            good *= _normal_at_most(slo.e2e_s, ttft + gaps * decode_mean, gaps * spread)
-        goods.append(good)
+    output = workload.output_tokens
+    batch, full, kv_limited = _batch(profile, workload, load)
+    pmf = batch.prefills()
+    decode_s = _moments(pmf, batch.step_s)
+    joined = [batch.chunks * batch.step_s(k + 1) for k in range(len(pmf))]
+    join_s = sum(p * t for p, t in zip(pmf, joined, strict=True))
+    served_s = join_s + (output.mean - 1) * decode_s
+    if full:
+        throughput = (batch.others + 1) / served_s
+        wait_s = load / throughput - served_s  # Little's law
+        running = float(batch.others + 1)
+    else:
+        wait_s = _moments(pmf, lambda k: batch.step_s(k, own=0)) if batch.others else 0.0
+        throughput = load / (wait_s + served_s)
+        running = load * (1 - batch.absent)
+    ttft_s = [wait_s + t for t in joined]
+    lengths = _samples(output.low, output.high)
+    goods = [_share_good(batch, workload, slo, tokens, ttft_s, decode_s) for tokens in lengths]
     attained = fsum(goods) / len(goods)
     return TruePoint(
         load=load,
         running=running,
-        waiting=waiting,
-        step_s=step_mean,
-        ttft_s=ttft,
-        tpot_s=decode_mean,
+        waiting=load - running,
+        step_s=decode_s,
+        ttft_s=wait_s + join_s,
+        tpot_s=decode_s,
         throughput_rps=throughput,
         output_tps=throughput * output.mean,
         attainment=attained,
         goodput_rps=throughput * attained,
-        kv_usage=min(1.0, running * blocks_each / profile.kv_blocks),
+        kv_usage=min(1.0, running * _blocks(profile, batch.context) / profile.kv_blocks),
         kv_limited=kv_limited,
     )
+
+
+def _share_good(
+    batch: _Batch, workload: Workload, slo: SloBounds, tokens: int, ttft_s: Sequence[float], decode_s: float
+) -> float:
+    """Share of requests of ``tokens`` output tokens that are good; ``ttft_s[k]``: with k prompts beside."""
+    pmf = batch.prefills()
+    good = _at_most(slo.ttft_s, zip(pmf, ttft_s, strict=True))
+    gaps = tokens - 1
+    spread_s = _tpot_spread(batch, workload, gaps, decode_s) if gaps else 0.0
+    if gaps and slo.tpot_s is not None:
+        good *= _normal_at_most(slo.tpot_s, decode_s, spread_s)
+    if gaps and slo.max_gap_s is not None:
+        good *= _at_most(slo.max_gap_s, ((p, batch.step_s(k)) for k, p in enumerate(pmf))) ** gaps
+    if slo.e2e_s is not None:
+        first_s = sum(p * t for p, t in zip(pmf, ttft_s, strict=True))
+        good *= _normal_at_most(slo.e2e_s, first_s + gaps * decode_s, gaps * spread_s)
+    return good
+
+
+def _tpot_spread(batch: _Batch, workload: Workload, gaps: int, decode_s: float) -> float:
+    """Standard deviation of TPOT between requests with ``gaps`` decode steps, seconds.
+
+    A step's time is taken as a line in the number of prompts in it, and a rest. The line moves with how
+    many prompts of others fall into the request's steps, which is steadier than chance; the rest, the
+    lengths of those prompts and the contexts are chance.
+    """
+    profile, prompt, output = batch.profile, workload.prompt_tokens, workload.output_tokens
+    pmf = batch.prefills()
+    mean = _moments(pmf, float)
+    variance = _moments(pmf, lambda k: (k - mean) ** 2)
+    slope = _moments(pmf, lambda k: (k - mean) * batch.step_s(k)) / variance if variance > 0 else 0.0
+    rest = _moments(pmf, lambda k: (batch.step_s(k) - decode_s - slope * (k - mean)) ** 2)
+    token_s = FLOPS_PER_PARAM * profile.params / profile.peak_flops
+    shown = min(
+        1.0, slope / (token_s * batch.chunk_tokens)
+    )  # the part of a prompt's FLOPs not hidden by memory
+    lengths = mean * (shown * token_s) ** 2 * prompt.variance
+    kv_s = profile.kv_bytes_per_token / profile.bandwidth_bytes_per_s
+    contexts = prompt.variance + batch.others * (prompt.variance + _age(output) ** 2 / 12)
+    prompts = batch.others * _renewal_variance(gaps, output.low, output.high)
+    return sqrt((slope / gaps) ** 2 * prompts + (rest + lengths) / gaps + kv_s**2 * contexts)
 
 
 def _at_most(bound: float | None, outcomes: Iterable[tuple[float, float]]) -> float:

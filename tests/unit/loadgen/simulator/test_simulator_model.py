@@ -94,9 +94,12 @@ def test_demo_peaks_inside_its_range_while_throughput_still_rises() -> None:
     assert best.attainment > 0.9
     by_load = {p.load: p for p in curve}
     assert by_load[32].throughput_rps > 1.15 * best.throughput_rps
-    assert by_load[48].throughput_rps == pytest.approx(by_load[32].throughput_rps)  # the batch is full
+    assert by_load[48].throughput_rps == pytest.approx(
+        by_load[32].throughput_rps, rel=0.01
+    )  # the batch is full
     assert by_load[32].goodput_rps < 0.05 * best.goodput_rps
-    assert by_load[48].ttft_s > 1.0 > by_load[32].ttft_s  # then it queues
+    assert DEMO.slo.ttft_s is not None
+    assert by_load[48].ttft_s > DEMO.slo.ttft_s > by_load[32].ttft_s  # then it queues
     assert not any(p.kv_limited for p in curve)
 
 

@@ -56,7 +56,7 @@ def test_another_machine_another_workload_another_slo() -> None:
             assert run.attainment == pytest.approx(true.attainment, abs=0.2), (slo, load)
 
 
-def test_where_the_cache_fills_the_model_says_that_it_is_an_upper_bound() -> None:
+def test_where_the_cache_fills_the_model_says_so_and_bounds_throughput() -> None:
     profile = find_profile("small-kv")
     points = true_curve(profile, profile.workload, Bounds(), [4, 24])
     roomy, full = (run_level(profile, profile.workload, Bounds(), p.load, window_s=WINDOW_S) for p in points)
