@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from sidecar import __version__
-from sidecar.commands import redact, run
+from sidecar.commands import explain, redact, run
 from sidecar.errors import UserError
 
 # One line for each command module. A module brings ``add_parser(subparsers)`` and sets ``run``.
 COMMANDS: tuple[ModuleType, ...] = (
     run,
     redact,
+    explain,
 )
 
 

@@ -46,7 +46,7 @@ class Live:
         self.models = ModelNames(self.max_models)
         self.watch = EngineWatch(self.scrape_interval_s)
         self.judging = Judging(self.policy.class_for, self.attribution)
-        self.slos = all_classes(self.policy)
+        self.slos = self.policy.all_classes()
         self._edges = edges_for(self.slos)
 
     def add_record(self, record: RequestRecord, now_ns: int, wall_s: float) -> list[Judged]:
@@ -133,11 +133,3 @@ class Live:
     def sorted_classes(self) -> Iterable[ClassState]:
         """All classes, by model and name."""
         return [self.classes[key] for key in sorted(self.classes)]
-
-
-def all_classes(policy: SloPolicy) -> tuple[SloClass, ...]:
-    """Every class that a policy can give, the default first, each name once."""
-    found = {policy.default.name: policy.default}
-    for slo in (*policy.classes, *(rule.slo for rule in policy.rules)):
-        found.setdefault(slo.name, slo)
-    return tuple(found.values())

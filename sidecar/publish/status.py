@@ -11,7 +11,7 @@ from sidecar.derive.budget import BURN_WINDOWS_S, PAIRS, capped
 from sidecar.derive.classes import CHART, ClassState
 from sidecar.derive.live import Live
 from sidecar.derive.why import Bounds, Scene, explain, headline
-from sidecar.derive.windows import WINDOWS, Summary
+from sidecar.derive.windows import WINDOWS, Counts, Summary
 from sidecar.publish.metrics import SLO_BOUNDS, ProxyView
 
 FORMAT = 1
@@ -37,15 +37,16 @@ def status(live: Live, now_ns: int, wall_s: float, proxy: ProxyView | None = Non
         },
         "overall": {spec.name: _summary(live.overall(spec.name, now_ns)) for spec in WINDOWS},
         "classes": [_class(live, state, now_ns) for state in live.sorted_classes()],
-        "chart": {
-            "slot_s": CHART.slot_s,
-            "points": [
-                {"ago_s": round(ago_s, 3), "good": counts.good, "badput": dict(counts.badput)}
-                for ago_s, counts in live.chart(now_ns)
-            ],
-        },
+        "chart": {"slot_s": CHART.slot_s, "points": _points(live.chart(now_ns))},
     }
     return _finite(whole)  # type: ignore[no-any-return]
+
+
+def _points(chart: list[tuple[float, Counts]]) -> list[dict[str, Any]]:
+    return [
+        {"ago_s": round(ago_s, 3), "good": counts.good, "badput": dict(counts.badput)}
+        for ago_s, counts in chart
+    ]
 
 
 def _summary(summary: Summary) -> dict[str, Any]:
@@ -86,6 +87,7 @@ def _class(live: Live, state: ClassState, now_ns: int) -> dict[str, Any]:
         "class": state.name,
         "slo": bounds,
         "objective": state.objective,
+        "chart": {"points": _points(state.chart.by_slot(now_ns))},
         "windows": {name: _summary(summary) for name, summary in summaries.items()},
         "budget": {
             "left": state.budget.left(now_s),
