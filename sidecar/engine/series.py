@@ -13,7 +13,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from sidecar.engine.view import EngineView, Histogram, HistogramSignal, SeriesId, Signal, merge
+from sidecar.engine.view import EngineView, Histogram, SeriesId, Signal, merge
 
 K = TypeVar("K", bound=Hashable)
 
@@ -190,6 +190,16 @@ class History:
                 parts.append(grown if before is None or before[0] != epoch else _minus(grown, before[1]))
         return merge(parts)
 
+    def elapsed_s(self, now_ns: int, window_s: float | None = None) -> float | None:
+        """Seconds between the first and the last scrape of the window; ``None`` for fewer than two."""
+        ends = self._ends(now_ns, window_s)
+        return (ends[1].at_ns - ends[0].at_ns) / 1e9 if ends else None
+
+    def resets(self, now_ns: int, window_s: float | None = None) -> int:
+        """Series resets seen in the window, over all signals."""
+        ends = self._ends(now_ns, window_s)
+        return sum(ends[1].resets.values()) - sum(ends[0].resets.values()) if ends else 0
+
     def frozen_s(self, now_ns: int) -> float:
         """For how long the load gauges have stood still above zero while no token was made, in seconds.
 
@@ -308,8 +318,3 @@ def _minus(a: Histogram, b: Histogram) -> Histogram:
 def _plus(a: Histogram, b: Histogram) -> Histogram:
     total = None if a.sum is None or b.sum is None else a.sum + b.sum
     return Histogram(a.edges, tuple(x + y for x, y in zip(a.cumulative, b.cumulative, strict=True)), total)
-
-
-def signal_names(view: EngineView) -> tuple[Sequence[Signal], Sequence[HistogramSignal]]:
-    """All signals of a view, in catalogue order."""
-    return tuple(view.signals.values()), tuple(view.histograms.values())

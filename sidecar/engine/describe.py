@@ -1,0 +1,231 @@
+"""A mapped page as plain data for JSON, and as readable tables. Pure: no input, no output."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sidecar.engine.bounds import GoodputBounds
+from sidecar.engine.catalog import catalogs, parse_version
+from sidecar.engine.quantiles import quantile, without_one_token
+from sidecar.engine.series import History
+from sidecar.engine.view import EngineView, Histogram, HistogramSignal, Signal
+
+QUANTILES = (0.5, 0.9, 0.99)
+
+
+def describe(view: EngineView, history: History | None = None, now_ns: int = 0) -> dict[str, Any]:
+    """Everything a page says. With a ``history`` of several pages also rates, and quantiles of its window
+    instead of those since the engine started. Holds no NaN and no infinity: an open bucket ends at null."""
+    return {
+        "server": view.server or None,
+        "version": view.version,
+        "generation": view.generation or None,
+        "engines": list(view.engines),
+        "models": list(view.models),
+        "signals": {name: _signal(one, history, now_ns) for name, one in view.signals.items()},
+        "histograms": {name: _histogram(view, one, history, now_ns) for name, one in view.histograms.items()},
+        "prefix_hit_rate": view.prefix_hit_rate,
+        "lora": _lora(view),
+        "sleeping_engines": sorted(view.sleeping),
+        "start_time_s": view.start_time_s,
+        "hidden_restart_possible": not view.restarts_visible,
+        "deprecations": [notice.text for notice in view.notices if notice.code == "deprecated"],
+        "missing": [{"signal": missing.signal, "why": missing.why} for missing in view.missing],
+        "notices": [{"code": n.code, "text": n.text} for n in view.notices if n.code != "deprecated"],
+        "caveats": _caveats(view),
+        "unmapped": list(view.unmapped),
+    }
+
+
+def describe_bounds(bounds: GoodputBounds | None) -> dict[str, Any] | None:
+    """Goodput bounds for JSON."""
+    if bounds is None:
+        return None
+    return {
+        "finished": bounds.requests,
+        "good": [bounds.good_low, bounds.good_high],
+        "share": [bounds.share_low, bounds.share_high],
+        "rps": None if bounds.rps_low is None else [bounds.rps_low, bounds.rps_high],
+        "by_bound": {m.bound: [m.share.low, m.share.high] for m in bounds.marginals},
+        "notes": list(bounds.notes),
+    }
+
+
+def render(told: Mapping[str, Any]) -> str:
+    """The same for a terminal: one table, then what to know."""
+    server = (
+        " ".join(str(told[key]) for key in ("server", "version") if told[key]) or "no known inference server"
+    )
+    generation = f" ({told['generation'].upper()} engine)" if told["generation"] else ""
+    head = [server + generation]
+    if told["engines"] or told["models"]:
+        head.append(f"engines {', '.join(told['engines']) or '-'}; models {', '.join(told['models']) or '-'}")
+    windowed = told.get("window_s") is not None
+    rows = [["canonical", "found", "value", "per second" if windowed else "", "unit"]]
+    for name, one in told["signals"].items():
+        rate = "" if one["rate"] is None else f"{one['rate']:.6g}"
+        rows.append([name, one["found"], _value_text(one), rate, one["unit"]])
+    for name, one in told["histograms"].items():
+        rate = "" if one["rate"] is None else f"{one['rate']:.6g}"
+        rows.append([name, one["found"], _histogram_text(one), rate, one["unit"]])
+    if told["prefix_hit_rate"] is not None:
+        rows.append(["prefix_hit_rate", "(derived)", f"{told['prefix_hit_rate']:.4g}", "", "ratio"])
+    if told["lora"] is not None:
+        lora = told["lora"]
+        text = f"running {', '.join(lora['running']) or '-'}; waiting {', '.join(lora['waiting']) or '-'}"
+        rows.append(["lora", "(labels)", f"{text}; at most {lora['max'] or '?'}", "", "adapters"])
+    parts = ["\n".join(head), table(rows)]
+    if windowed:
+        parts.append(f"rates and quantiles over {told['window_s']:g} s, {told['resets']} counter resets seen")
+    if told.get("goodput") is not None:
+        parts.append(_bounds_text(told["goodput"]))
+    parts += _block("will break you", told["deprecations"])
+    parts += _block("missing", [f"{m['signal']}: {m['why']}" for m in told["missing"]])
+    parts += _block("notice", [notice["text"] for notice in told["notices"]])
+    parts += _block("worth knowing", told["caveats"])
+    if told["hidden_restart_possible"] and told["signals"]:
+        parts += _block(
+            "restarts", ["the page has no start time and no _created: a hidden restart cannot be excluded"]
+        )
+    names = ", ".join(told["unmapped"][:8]) + (", ..." if len(told["unmapped"]) > 8 else "")
+    parts.append(f"unmapped families: {len(told['unmapped'])}" + (f" ({names})" if names else ""))
+    return "\n\n".join(parts) + "\n"
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Columns padded to their widest cell, those without any text left out; the first row is the heading."""
+    columns = [c for c in range(len(rows[0])) if any(row[c] for row in rows)]
+    widths = {c: max(len(row[c]) for row in rows) for c in columns}
+    lines = ["  ".join(row[c].ljust(widths[c]) for c in columns).rstrip() for row in rows]
+    lines.insert(1, "  ".join("-" * widths[c] for c in columns))
+    return "\n".join(lines)
+
+
+def _signal(one: Signal, history: History | None, now_ns: int) -> dict[str, Any]:
+    return {
+        "found": one.found,
+        "unit": one.unit,
+        "kind": one.kind,
+        "combine": one.combine,
+        "total": None if one.combine == "share" else one.total,
+        "mean": one.mean,
+        "max": one.max,
+        "rate": history.rate(one.name, now_ns) if history is not None and one.kind != "gauge" else None,
+        "series": [
+            {"engine": i.engine, "model": i.model, **dict(i.labels), "value": value}
+            for i, value in one.series.items()
+        ],
+    }
+
+
+def _histogram(
+    view: EngineView, one: HistogramSignal, history: History | None, now_ns: int
+) -> dict[str, Any]:
+    whole: Histogram | None = one.merged
+    rate = None
+    if history is not None:
+        whole = history.histogram(one.name, now_ns)
+        elapsed_s = history.elapsed_s(now_ns)
+        rate = whole.count / elapsed_s if whole is not None and elapsed_s else None
+    told: dict[str, Any] = {
+        "found": one.found,
+        "unit": one.unit,
+        "kind": "histogram",
+        "rate": rate,
+        "note": None,
+    }
+    if whole is None:
+        return {**told, "count": None, "sum": None, "mean": None, "quantiles": {}, "edges": []}
+    timed = whole
+    if one.name == "request_tpot":
+        lengths = view.histogram("request_generation_tokens")
+        if history is not None:
+            lengths = history.histogram("request_generation_tokens", now_ns)
+        without = without_one_token(whole, lengths) if lengths is not None else None
+        if without is not None and without.count < whole.count:
+            timed = without
+            told["note"] = (
+                f"quantiles without {whole.count - without.count:g} answers of one token, which observe 0"
+            )
+    return {
+        **told,
+        "count": whole.count,
+        "sum": whole.sum,
+        "mean": whole.mean,
+        "quantiles": {f"p{q * 100:g}": _quantile(timed, q) for q in QUANTILES},
+        "edges": [edge for edge in whole.edges if math.isfinite(edge)],
+    }
+
+
+def _quantile(histogram: Histogram, q: float) -> dict[str, Any] | None:
+    found = quantile(histogram, q)
+    if found is None:
+        return None
+    return {"value": found.value, "at_least": found.at_least, "low": found.low, "high": found.high}
+
+
+def _lora(view: EngineView) -> dict[str, Any] | None:
+    if view.lora_running is None or view.lora_waiting is None:
+        return None
+    return {"running": sorted(view.lora_running), "waiting": sorted(view.lora_waiting), "max": view.lora_max}
+
+
+def _caveats(view: EngineView) -> list[str]:
+    release = parse_version(view.version)
+    catalog = next((c for c in catalogs() if c.server == view.server), None)
+    return [
+        f"{spec.name}: {caveat.text}"
+        for spec in (catalog.signals if catalog else ())
+        if spec.name in view.signals or spec.name in view.histograms
+        for caveat in spec.caveats
+        if caveat.holds(release)
+    ]
+
+
+def _value_text(one: Mapping[str, Any]) -> str:
+    count = len(one["series"])
+    if one["combine"] == "share":
+        return (
+            f"{one['mean']:.4g}" if count == 1 else f"mean {one['mean']:.4g}, max {one['max']:.4g} of {count}"
+        )
+    labels = [key for key in one["series"][0] if key not in ("engine", "model", "value")]
+    if len(labels) == 1:
+        sums: dict[str, float] = {}
+        for series in one["series"]:
+            key = str(series.get(labels[0], ""))
+            sums[key] = sums.get(key, 0.0) + series["value"]
+        if 1 < len(sums) <= 6:
+            return f"{one['total']:.10g} (" + ", ".join(f"{k} {v:g}" for k, v in sums.items()) + ")"
+    return f"{one['total']:.10g}" + (f" of {count} series" if count > 1 else "")
+
+
+def _histogram_text(one: Mapping[str, Any]) -> str:
+    if not one["count"]:
+        return "nothing observed" if one["count"] is not None else "not in the window"
+    unit = {"seconds": " s"}.get(one["unit"], "")
+    parts = [f"n {one['count']:g}"]
+    if one["mean"] is not None:
+        parts.append(f"mean {one['mean']:.4g}{unit}")
+    for name in ("p50", "p99"):
+        found = one["quantiles"][name]
+        if found is not None and found["at_least"]:
+            parts.append(f"{name} above {found['low']:g}{unit}")
+        elif found is not None:
+            parts.append(f"{name} {found['value']:.4g}{unit} ({found['low']:g}..{found['high']:g})")
+    return ", ".join(parts)
+
+
+def _bounds_text(goodput: Mapping[str, Any]) -> str:
+    low, high = goodput["share"]
+    text = (
+        f"goodput from histograms alone: {low:.1%} to {high:.1%} of {goodput['finished']:g} finished requests"
+    )
+    if goodput["rps"] is not None:
+        text += f", {goodput['rps'][0]:.4g} to {goodput['rps'][1]:.4g} per second"
+    return "\n".join([text, *(f"  {note}" for note in goodput["notes"])])
+
+
+def _block(title: str, lines: Sequence[str]) -> list[str]:
+    return [f"{title}:\n" + "\n".join(f"  {line}" for line in lines)] if lines else []
