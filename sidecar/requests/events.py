@@ -7,8 +7,7 @@ our own words (never the server's text), an unknown event type says nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sidecar.requests.records import Api
 
@@ -17,8 +16,7 @@ class Unreadable(Exception):
     """The event is not what its protocol allows. The message is short and holds nothing the server sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """Token counts as sent; ``None`` where not sent."""
 
     prompt: int | None = None
@@ -28,8 +26,7 @@ class Usage:
     accepted: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(NamedTuple):
     """What an event says of one choice."""
 
     choice: int = 0
@@ -39,8 +36,7 @@ class Delta:
     finish: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """What an event says. ``end``: this is the stream's proper end."""
 
     deltas: tuple[Delta, ...] = ()

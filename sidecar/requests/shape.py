@@ -1,12 +1,13 @@
 """Deciding an event from its bytes, without decoding it: the shape that a stream's events repeat.
 
 Nearly all events of a stream are one JSON text in which only the generated string differs. From an event
-that was decoded in full a ``Shape`` is made: the bytes before that string, the bytes after it, and what such an
-event means. A later event with the same bytes around a JSON string means the same, whatever stands in the
-string: JSON in text has its quotes escaped, so nothing in the string can end it. Everything else is decoded.
+that was decoded in full a ``Shape`` is made: the bytes before that string, the bytes after it, and what such
+an event means. A later event with the same bytes around a JSON string means the same, whatever stands in the
+string: JSON in text has its quotes escaped, so nothing in the string can end it. All else is decoded.
 
 Two things besides the string may differ and are still decided from bytes: the running counters of usage and
-sequence numbers, and the log probabilities of the tokens, passed over where no key that matters stands in them. Every event meets the same shapes, however its bytes were cut, so the cut never changes the record.
+sequence numbers, and the log probabilities of the tokens, passed over where no key that matters stands in
+them. Every event meets the same shapes, however its bytes were cut, so the cut never changes the record.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ _KEYS: dict[Api, tuple[bytes, ...]] = {
     Api.RESPONSES: (b"delta",),
 }
 # The inside of a JSON string: no quote, no bare line end, whole escapes only.
-_INSIDE = rb'[^"\\\r\n]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\r\n]*)*'
+_INSIDE = rb'[^"\\\r\n]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\r\n]*+)*+'
 _STRING = re.compile(_INSIDE)
-# Counters, and names that say nothing of what an event means: these may differ from event to event. Names are let
-# differ so that the patterns of one server's streams are the same and compiled once.
+whole_string = _STRING.fullmatch
+# Counters, and names that say nothing of what an event means: these may differ from event to event. Names may
+# so that the patterns of one server's streams are the same and compiled once.
 _COUNTER = rb'"(?:total_tokens|prompt_tokens|reasoning_tokens|sequence_number|created)": ?'
 _TOKENS = rb'"(?:completion_tokens|output_tokens)": ?'
 _NAME = rb'"(?:id|item_id|obfuscation|system_fingerprint)": ?"'
@@ -41,19 +43,12 @@ _FREE = re.compile(
     rb"|(?P<name>" + _NAME + rb")" + _INSIDE + rb'(?=")'
 )
 _NUMBER = rb"(?:0|[1-9][0-9]{0,14})"
-_LOGPROBS = re.compile(rb'"logprobs": ?(?=\{)')
-_FINISH = re.compile(rb', ?"finish_reason": ?null')
-# With one of these among the log probabilities (a token may be called so) the event is decoded. A new key of
-# a choice or of the event needs one of them, or a second finish reason, which is looked for from behind.
-_KEYS_THAT_MATTER = (
-    b'"finish_reason"',
-    b'"index"',
-    b'"delta"',
-    b'"text"',
-    b'"choices"',
-    b'"usage"',
-    b'"error"',
-)
+# Only without blanks, for _LEAVES counts on that.
+_LOGPROBS = re.compile(rb'"logprobs":(?=\{")')
+_FINISH = re.compile(rb',"finish_reason":null')
+# Log probabilities are objects in lists: none is followed by a key or by the end of another object, unless
+# what follows is no longer theirs (or a token looks so). Then the event is decoded.
+_LEAVES = re.compile(rb'\}(?:,"|\})')
 
 NO_MATCH = -2
 NOT_TOLD = -1
@@ -70,6 +65,7 @@ class Shape:
     name: bytes  # the SSE event field
     choice: int
     text: bool  # the string is content (and not reasoning, arguments, ...)
+    told: bool  # the event tells usage
     prefix: bytes
     suffix: bytes
     pattern: re.Pattern[bytes] | None
@@ -86,11 +82,17 @@ class Shape:
 
     def framed(self, head: bytes, tail: bytes) -> Shape:
         """The shape of whole events on the wire, from that of their data."""
-        framed = replace(self, prefix=head + self.prefix, head_len=len(head), tail_len=len(tail))
-        if self.pattern is None:
-            return replace(framed, suffix=self.suffix + tail)
         whole = self.tail + tail
-        return replace(framed, tail=whole, pattern=_pattern(_skeleton(whole), bool(self.middle)))
+        pattern = None if self.plain else _pattern(_skeleton(whole), bool(self.middle))
+        return replace(
+            self,
+            prefix=head + self.prefix,
+            suffix=self.suffix + tail,
+            pattern=pattern,
+            tail=whole,
+            head_len=len(head),
+            tail_len=len(tail),
+        )
 
     def match(self, data: bytes) -> int:
         """The tokens told so far by an event of this shape, ``NOT_TOLD``, or ``NO_MATCH``.
@@ -104,9 +106,7 @@ class Shape:
             if not data.endswith(self.suffix):
                 return NO_MATCH
             string = data[start : -len(self.suffix)]
-            if 34 in string or 92 in string or 10 in string or 13 in string:
-                return NOT_TOLD if string and _STRING.fullmatch(string) else NO_MATCH
-            return NOT_TOLD if string else NO_MATCH
+            return NOT_TOLD if string and whole_string(string) else NO_MATCH
         if self.middle:
             found = _STRING.match(data, start)
             if found is None or found.end() == start or not data.startswith(self.middle, found.end()):
@@ -115,18 +115,14 @@ class Shape:
             start = data.rfind(self.finish)
             if start <= begin or data[start - 1] != 125:  # "}"
                 return NO_MATCH
-            passed = data[begin:start]
-            if 10 in passed or 13 in passed:
+            if data.find(10, begin, start) >= 0 or data.find(13, begin, start) >= 0:
                 return NO_MATCH
-            for key in _KEYS_THAT_MATTER:
-                if passed.find(key) >= 0:
-                    return NO_MATCH
-        elif data[start] == 34:
-            return NO_MATCH
+            if _LEAVES.search(data, begin, start) is not None:
+                return NO_MATCH
         told = self.pattern.fullmatch(data, start)
         if told is None:
             return NO_MATCH
-        return int(told[1]) if told.lastindex else NOT_TOLD
+        return int(told[1]) if self.told else NOT_TOLD
 
     def string(self, data: bytes) -> str:
         """The decoded string of a matching event."""
@@ -173,28 +169,25 @@ def _shape(
     name: bytes, prefix: bytes, suffix: bytes, facts: Facts, read: Callable[[bytes, bytes], Facts]
 ) -> Shape | None:
     before = facts.deltas[0]
-    silent = replace(facts, deltas=(Delta(before.choice),))
+    silent = facts._replace(deltas=(Delta(before.choice),))
     if read(name, prefix + suffix) != silent:
         return None  # something else in the event is output too
-    full = read(name, prefix + b"x" + suffix)
-    text = len(full.deltas) == 1 and full.deltas[0].text == "x"
-    if full != replace(facts, deltas=(replace(before, text="x" if text else ""),)):
-        return None
     middle = finish = b""
     tail = suffix
     begin = _LOGPROBS.search(suffix)
-    ends = list(_FINISH.finditer(suffix))
-    if begin is not None and ends and ends[-1].start() > begin.end():
-        last = ends[-1]
-        if read(name, prefix + suffix[: begin.end()] + b"null" + suffix[last.start() :]) == silent:
-            middle, finish, tail = suffix[: begin.end()], last[0], suffix[last.start() :]
-    free = list(_FREE.finditer(tail))
-    counts = sum(match.lastgroup == "tokens" for match in free)
-    if facts.usage is not None and counts != 1:
+    if begin is not None:
+        ends = list(_FINISH.finditer(suffix, begin.end()))
+        if (
+            ends
+            and read(name, prefix + suffix[: begin.end()] + b"null" + suffix[ends[-1].start() :]) == silent
+        ):
+            middle, finish, tail = suffix[: begin.end()], ends[-1][0], suffix[ends[-1].start() :]
+    told = facts.usage is not None
+    if told and sum(found.lastgroup == "tokens" for found in _FREE.finditer(tail)) != 1:
         return None
-    varies = bool(middle or facts.usage is not None or b"sequence_number" in tail or b"obfuscation" in tail)
+    varies = told or bool(middle) or b"sequence_number" in tail or b"obfuscation" in tail
     pattern = _pattern(_skeleton(tail), bool(middle)) if varies else None
-    return Shape(name, before.choice, text, prefix, suffix, pattern, middle, finish, tail)
+    return Shape(name, before.choice, bool(before.text), told, prefix, suffix, pattern, middle, finish, tail)
 
 
 def _skeleton(tail: bytes) -> bytes:
@@ -212,4 +205,5 @@ def _skeleton(tail: bytes) -> bytes:
 
 @lru_cache(maxsize=256)
 def _pattern(skeleton: bytes, after_logprobs: bool) -> re.Pattern[bytes]:
-    return re.compile(skeleton if after_logprobs else _INSIDE + skeleton)
+    # An empty string is no output.
+    return re.compile(skeleton if after_logprobs else b'(?!")' + _INSIDE + skeleton)

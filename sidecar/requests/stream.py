@@ -7,26 +7,28 @@ raises; an answer that cannot be read ends as ``malformed`` with the reason.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 
-from sidecar.requests import tracks as tracks_
+from sidecar.requests.answer import Answer
 from sidecar.requests.encoding import Inflater, inflater_for, retry_after_s
-from sidecar.requests.events import Facts, Unreadable, Usage, read_answer, read_event
-from sidecar.requests.outcome import Ending, outcome_of
+from sidecar.requests.events import Facts, Unreadable, read_answer, read_event
 from sidecar.requests.records import Api, End, RequestRecord
-from sidecar.requests.shape import NO_MATCH, Shape, learn
+from sidecar.requests.shape import NO_MATCH, Shape, learn, whole_string
 from sidecar.requests.sse import SseEvent, SseParser
 from sidecar.requests.tracks import SPILL, Track
 
 MAX_BODY_BYTES = 2 * 1024 * 1024  # of an answer that is not streamed, and of one event
 _MAX_SHAPES = 16  # a stream's choices, each perhaps with reasoning, content and tool calls
-_MAX_CHOICES = 4096
 _BOM_AND_SPACE = b"\xef\xbb\xbf \t\r\n"
 
 
+_DECODER = json.JSONDecoder(strict=False)
 # (bytes before the string, bytes after it, where it begins, where it ends from behind, the choice's times)
 _Plain = tuple[bytes, bytes, int, int, list[int]]
+# (bytes before the string, where it begins, the match of all from there on, the choice, the shape)
+_Counting = tuple[bytes, int, Callable[[bytes, int], re.Match[bytes] | None], Track, Shape]
 
 
 class _Body(Enum):
@@ -50,38 +52,25 @@ class StreamMeter:
     """
 
     __slots__ = (
+        "_answer",
         "_any_event",
         "_api",
         "_asked_stream",
         "_body",
         "_buffer",
-        "_capture",
-        "_choices",
-        "_echo",
-        "_end_seen",
-        "_error_event",
+        "_counting",
         "_framed",
+        "_framed_counting",
         "_framed_plain",
         "_inflater",
         "_last_ns",
         "_learned",
-        "_malformed",
-        "_model",
-        "_opaque",
         "_plain",
         "_ready",
-        "_retry_after_s",
         "_shapes",
         "_sse",
         "_start_ns",
-        "_status",
-        "_streamed",
-        "_total_tokens",
-        "_tracks",
         "_unread_usage",
-        "_usage",
-        "_warnings",
-        "first_ns",
     )
 
     def __init__(
@@ -98,40 +87,33 @@ class StreamMeter:
         self._api = api
         self._start_ns = start_ns
         self._last_ns = start_ns
-        self._choices = choices
-        self._model = model
-        self._capture = capture_chars
-        self._echo = 1 if echo and api is Api.CHAT else 0
-        self._status: int | None = None
-        self._retry_after_s: float | None = None
-        self._body = _Body.UNKNOWN if api.generates else _Body.SKIP
         self._asked_stream = stream
-        self._streamed = False
+        skip = 1 if echo and api is Api.CHAT else 0
+        self._answer = Answer(api, choices=choices, model=model, capture=capture_chars, skip=skip)
+        self._body = _Body.UNKNOWN if api.generates else _Body.SKIP
         self._inflater: Inflater | None = None
-        self._opaque = False  # the body's encoding is not ours to read
         self._buffer = bytearray()
         self._sse = SseParser(MAX_BODY_BYTES)
         self._any_event = False
+        self._learned = 0
         self._shapes: list[Shape] = []  # of events' data
         self._framed: list[Shape] = []  # of whole events as they come on the wire
         self._framed_plain: list[_Plain] = []  # those of them that feed decides itself
+        self._framed_counting: list[_Counting] = []
         self._ready: Sequence[Shape] = ()  # _framed between events, none within one
         self._plain: Sequence[_Plain] = ()
-        self._learned = 0
+        self._counting: Sequence[_Counting] = ()
         self._unread_usage: tuple[Shape, bytes] | None = None
-        self._tracks: dict[int, Track] = {}
-        self._usage = Usage()
-        self._total_tokens: int | None = None
-        self._end_seen = False
-        self._error_event = False
-        self._malformed: str | None = None
-        self._warnings: dict[str, None] = {}
-        self.first_ns: int | None = None
+
+    @property
+    def first_ns(self) -> int | None:
+        """When the first output chunk of any choice came, while the stream lives."""
+        return self._answer.first_ns
 
     @property
     def output_chunks(self) -> int:
         """Output chunks so far."""
-        return sum(track.chunks for track in self._tracks.values())
+        return self._answer.output_chunks
 
     def on_headers(self, status: int, headers: Iterable[tuple[str, str]], at_ns: int) -> None:
         """The response's status and headers are in. Informational (1xx) ones may come before."""
@@ -139,21 +121,21 @@ class StreamMeter:
             self._last_ns = max(self._last_ns, at_ns)
             if 100 <= status < 200:
                 return
-            self._status = status
+            self._answer.status = status
             found: dict[str, str] = {}
             for name, value in headers:
                 found.setdefault(name.lower(), value)
-            self._retry_after_s = retry_after_s(found.get("retry-after"), found.get("date"))
+            self._answer.retry_after_s = retry_after_s(found.get("retry-after"), found.get("date"))
             if not 200 <= status < 300 or not self._api.generates:
                 self._body = _Body.SKIP
                 return
             self._inflater, readable = inflater_for(found.get("content-encoding", ""))
             if not readable:
-                self._opaque = True
+                self._answer.opaque = True
                 self._body = _Body.SKIP
-                self._warn("encoding: the body is compressed in a way that cannot be read here")
+                self._answer.warn("encoding: the body is compressed in a way that cannot be read here")
             if found.get("content-type", "").lower().startswith("text/event-stream"):
-                self._streamed = True
+                self._answer.streamed = True
         except Exception as error:
             self._broken(error)
 
@@ -163,15 +145,18 @@ class StreamMeter:
         for prefix, suffix, start, stop, times_ns in self._plain:
             if data.startswith(prefix) and data.endswith(suffix):
                 string = data[start:stop]
-                if (
-                    string
-                    and 34 not in string
-                    and 92 not in string
-                    and 10 not in string
-                    and 13 not in string
-                    and len(times_ns) < SPILL
-                ):
+                plain = 92 not in string and 34 not in string and 10 not in string and 13 not in string
+                if string and (plain or whole_string(string)) and len(times_ns) < SPILL:
                     times_ns.append(at_ns)
+                    return
+        for prefix, start, fullmatch, track, shape in self._counting:
+            if data.startswith(prefix):
+                told = fullmatch(data, start)
+                if told is not None and len(track.recent_ns) < SPILL:
+                    track.recent_ns.append(at_ns)
+                    if shape.told:
+                        track.recent_counts.append(int(told[1]))
+                        self._unread_usage = shape, data
                     return
         try:
             for shape in self._ready:
@@ -194,7 +179,9 @@ class StreamMeter:
             self._read_usage()
         except Exception as error:
             self._broken(error)
-        return self._record(end, at_ns)
+        return self._answer.record(
+            end, start_ns=self._start_ns, end_ns=max(at_ns, self._last_ns), asked_stream=self._asked_stream
+        )
 
     # --- bytes ---------------------------------------------------------------------
 
@@ -211,9 +198,10 @@ class StreamMeter:
     def _get_ready(self) -> None:
         """Between events whole events may be known from their bytes, within one they are not."""
         if not self._framed or self._done or not self._sse.idle:
-            self._plain = self._ready = ()
+            self._plain = self._counting = self._ready = ()
         else:
             self._plain = self._framed_plain
+            self._counting = self._framed_counting
             self._ready = self._framed
 
     def _take(self, data: bytes, at_ns: int) -> None:
@@ -234,8 +222,8 @@ class StreamMeter:
             if len(self._buffer) > MAX_BODY_BYTES:
                 self._buffer.clear()
                 self._body = _Body.SKIP
-                self._opaque = True
-                self._warn("body: too large to read, its tokens and finish reasons are unknown")
+                self._answer.opaque = True
+                self._answer.warn("body: too large to read, its tokens and finish reasons are unknown")
 
     def _piece(self, data: bytes, at_ns: int) -> None:
         between = self._sse.idle
@@ -253,24 +241,34 @@ class StreamMeter:
             known = self._on_event(event, at_ns)
         if known is not None and between and len(events) == 1 and self._sse.idle:
             # These bytes were one whole event: from now on its like is known from the bytes on the wire.
-            head, payload, tail = data.partition(events[0].data)
-            if payload and len(self._framed) < _MAX_SHAPES:
+            head, _, tail = data.partition(events[0].data)
+            framing = head.endswith((b"data: ", b"data:")) and not tail.strip(b"\r\n")
+            if framing and len(self._framed) < _MAX_SHAPES:
                 shape = known.framed(head, tail)
                 self._framed.append(shape)
-                if shape.plain and not (self._capture and shape.text):
-                    times_ns = self._tracks[shape.choice].recent_ns
-                    ends = len(shape.prefix), -len(shape.suffix)
-                    self._framed_plain.append((shape.prefix, shape.suffix, *ends, times_ns))
+                self._add_fast(shape)
+
+    def _add_fast(self, shape: Shape) -> None:
+        """Let ``feed`` itself decide events of this framed shape, if that is all there is to do with them."""
+        if (self._answer.capture and shape.text) or shape.middle:
+            return
+        track, start = self._answer.tracks[shape.choice], len(shape.prefix)
+        if shape.pattern is None:
+            self._framed_plain.append(
+                (shape.prefix, shape.suffix, start, -len(shape.suffix), track.recent_ns)
+            )
+        else:
+            self._framed_counting.append((shape.prefix, start, shape.pattern.fullmatch, track, shape))
 
     def _decide(self, data: bytes) -> None:
         """JSON or events, by the first byte that tells; a content type alone is not to be trusted."""
         first = data.lstrip(_BOM_AND_SPACE)[:1]
-        if first == b"{" or first == b"[" or (first and not self._streamed and first not in b":deir"):
+        if first == b"{" or first == b"[" or (first and not self._answer.streamed and first not in b":deir"):
             self._body = _Body.JSON
-            self._streamed = False
+            self._answer.streamed = False
         elif first:
             self._body = _Body.EVENTS
-            self._streamed = True
+            self._answer.streamed = True
         # Blank so far: nothing is lost by leaving blanks out.
 
     def _close(self) -> None:
@@ -292,7 +290,7 @@ class StreamMeter:
         """Take in an event; the shape it has, if it has a known one."""
         self._any_event = True
         if event.oversize:
-            self._warn("event: one was too large to read")
+            self._answer.warn("event: one was too large to read")
             return None
         data = event.data
         for shape in self._shapes:
@@ -301,7 +299,7 @@ class StreamMeter:
                 self._count(shape, tokens, data, at_ns)
                 return shape
         if data.startswith(b"[") and data.strip() == b"[DONE]":
-            self._end_seen = True
+            self._answer.end_seen = True
             self._body = _Body.SKIP
             return None
         if data.isspace():
@@ -309,10 +307,10 @@ class StreamMeter:
         try:
             facts = self._read(event.name, data)
         except (ValueError, RecursionError):
-            self._fail(f"the event after {self.output_chunks} output chunks is not JSON")
+            self._fail(f"the event after {self._answer.output_chunks} output chunks is not JSON")
             return None
         except Unreadable as reason:
-            self._fail(f"the event after {self.output_chunks} output chunks: {reason}")
+            self._fail(f"the event after {self._answer.output_chunks} output chunks: {reason}")
             return None
         self._apply(facts, at_ns)
         # Where events do not repeat a shape, stop looking for one.
@@ -329,14 +327,14 @@ class StreamMeter:
 
     def _count(self, shape: Shape, tokens: int, data: bytes, at_ns: int) -> None:
         """An output chunk that was decided from its bytes."""
-        track = self._tracks[shape.choice]
+        answer = self._answer
+        track = answer.tracks[shape.choice]
         if tokens >= 0:
             # Its other figures are read only if no later usage comes.
             self._unread_usage = shape, data
-        if self._capture and shape.text:
-            track.keep_text(shape.string(data), self._capture)
-        if not track.mark(at_ns, tokens):
-            self._warn_over()
+        if answer.capture and shape.text:
+            track.keep_text(shape.string(data), answer.capture)
+        answer.mark(track, at_ns, tokens)
 
     def _read_usage(self) -> None:
         """Take in the usage of the last event that was decided from its bytes."""
@@ -346,7 +344,7 @@ class StreamMeter:
         self._unread_usage = None
         facts = self._read(shape.name, data[shape.head_len : len(data) - shape.tail_len])
         if facts.usage is not None:
-            self._merge(facts.usage, whole=len(self._tracks) <= 1)
+            self._answer.merge(facts.usage, whole=len(self._answer.tracks) <= 1)
 
     def _on_answer(self, data: bytes) -> None:
         try:
@@ -358,80 +356,24 @@ class StreamMeter:
             self._fail(str(reason))
             return
         self._apply(facts, None)
-        self._end_seen = True
+        self._answer.end_seen = True
 
     def _apply(self, facts: Facts, at_ns: int | None) -> None:
-        """Take in what an event (at its time) or a whole answer (no time) says."""
         self._read_usage()
-        if facts.error:
-            self._error_event = True
-        if facts.model and not self._model:
-            self._model = facts.model[:256]
-        for delta in facts.deltas:
-            track = self._tracks.get(delta.choice)
-            if track is None:
-                if delta.choice >= _MAX_CHOICES:
-                    self._fail("a choice's index is out of range")
-                    return
-                track = self._tracks[delta.choice] = Track(delta.choice, skip=self._echo)
-            if delta.finish is not None:
-                track.finish = delta.finish
-            if delta.output and track.skip:
-                track.skip -= 1
-            elif delta.output:
-                if self._capture:
-                    track.keep_text(delta.text, self._capture)
-                if at_ns is not None:
-                    cumulative = facts.usage.output if facts.usage is not None else None
-                    self._mark(track, at_ns, delta.answer, cumulative)
-        if facts.usage is not None:
-            self._merge(facts.usage, whole=not facts.deltas or len(self._tracks) <= 1)
+        if not self._answer.take(facts, at_ns):
+            self._fail("a choice's index is out of range")
         if facts.end:
-            self._end_seen = True
             self._body = _Body.SKIP
-
-    def _mark(self, track: Track, at_ns: int, answer: bool, cumulative: int | None) -> None:
-        if self.first_ns is None:
-            self.first_ns = at_ns
-        if answer and track.first_answer_ns is None:
-            track.first_answer_ns = at_ns
-        if not track.mark(at_ns, -1 if cumulative is None else cumulative):
-            self._warn_over()
-
-    def _warn_over(self) -> None:
-        self._warn("gaps: too many output chunks, of the later gaps only the longest is kept")
-
-    def _merge(self, usage: Usage, *, whole: bool) -> None:
-        old = self._usage
-        self._usage = Usage(
-            *(
-                before if now is None else now
-                for before, now in (
-                    (old.prompt, usage.prompt),
-                    (old.output, usage.output),
-                    (old.cached, usage.cached),
-                    (old.reasoning, usage.reasoning),
-                    (old.accepted, usage.accepted),
-                )
-            )
-        )
-        if whole and usage.output is not None:
-            self._total_tokens = usage.output
 
     @property
     def _done(self) -> bool:
         """Nothing more is to be learnt from the body."""
         return self._body is _Body.SKIP
 
-    # --- the end ---------------------------------------------------------------
-
-    def _warn(self, text: str) -> None:
-        self._warnings.setdefault(text)
-
     def _fail(self, reason: str) -> None:
-        self._plain = self._ready = ()
-        if self._malformed is None:
-            self._malformed = reason
+        self._plain = self._counting = self._ready = ()
+        if self._answer.malformed is None:
+            self._answer.malformed = reason
         self._body = _Body.SKIP
         self._buffer.clear()
 
@@ -439,77 +381,10 @@ class StreamMeter:
         # A fault of ours must not take the request with it; the class alone says nothing private.
         self._fail(f"could not be read ({type(error).__name__})")
 
-    def _record(self, end: End, end_ns: int) -> RequestRecord:
-        tracks = [self._tracks[index] for index in sorted(self._tracks)]
-        for track in tracks:
-            track.close()
-        total = self._total_tokens
-        if total is None and len(tracks) > 1:
-            told = [track.tokens_told() for track in tracks]
-            known = [count for count in told if count is not None]
-            total = sum(known) if len(known) == len(told) else None
-        streamed = self._streamed
-        choices, tokens, estimated = tracks_.choice_records(
-            tracks, total, streamed=streamed, capture=self._capture > 0
-        )
-        if not streamed or self._opaque:
-            tokens, estimated = total, False
-        if self._status is None:
-            # No answer: it is what was asked for; of a generating request a stream unless said otherwise.
-            streamed = self._api.generates if self._asked_stream is None else self._asked_stream
-        finishes = {track.index: track.finish for track in tracks}
-        ending = Ending(
-            status=self._status,
-            end=end,
-            generates=self._api.generates,
-            streamed=streamed,
-            proper_end=self._end_seen,
-            finishes=finishes,
-            choices=self._choices,
-            error_event=self._error_event,
-            malformed=self._malformed,
-            unreadable=self._opaque,
-        )
-        outcome, kind, reason = outcome_of(ending)
-        chunks = self.output_chunks
-        if streamed and total is not None and total < chunks:
-            self._warn("usage: fewer tokens than output chunks")
-        ends = [track.last_ns for track in tracks if track.last_ns is not None] if streamed else []
-        answers = [track.first_answer_ns for track in tracks if track.first_answer_ns is not None]
-        gaps = tuple(gap for track in tracks for gap in track.gaps_ns())
-        return RequestRecord(
-            api=self._api,
-            model=self._model,
-            streamed=streamed,
-            start_ns=self._start_ns,
-            end_ns=max(end_ns, self._last_ns, *ends),
-            outcome=outcome,
-            status=self._status,
-            error_kind=kind,
-            error=reason,
-            first_ns=self.first_ns,
-            last_ns=max(ends, default=None),
-            output_chunks=chunks,
-            output_tokens=tokens,
-            tokens_estimated=estimated,
-            prompt_tokens=self._usage.prompt,
-            cached_tokens=self._usage.cached,
-            reasoning_tokens=self._usage.reasoning,
-            accepted_tokens=self._usage.accepted,
-            choices=choices,
-            gaps_ns=gaps,
-            token_gaps_ns=tracks_.token_gaps_ns(tracks),
-            chunk_tokens=tracks_.chunk_tokens(tracks),
-            first_answer_ns=min(answers, default=None),
-            retry_after_s=self._retry_after_s,
-            warnings=tuple(self._warnings),
-            stream_gaps_ns=gaps if len(tracks) == 1 else tracks_.stream_gaps_ns(tracks),
-        )
-
 
 def _decode(data: bytes) -> object:
     # As the standard has it: bytes that are no UTF-8 become U+FFFD. Control characters may stand in strings.
-    return json.loads(data.decode("utf-8", "replace"), strict=False)
+    return _DECODER.decode(data.decode("utf-8", "replace"))
 
 
 def _is_json(data: bytes) -> bool:

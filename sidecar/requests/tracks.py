@@ -5,15 +5,15 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from operator import gt, sub
+from operator import sub
 
 from sidecar.requests.records import ChoiceRecord
 
 # Times kept per stream (16 bytes each, with the tokens so far). No model writes that many
 # tokens in one answer; a stream that goes on for ever must not take the sidecar's memory with it.
 MAX_TIMES = 262_144
-# Times are gathered in a list, which takes an append at a third of an array's cost but five times its memory, and
-# moved to an array when the list is this long.
+# Times are gathered in a list, which takes an append at a third of an array's cost but five times its memory,
+# and moved to an array when the list is this long.
 SPILL = 1024
 
 
@@ -21,7 +21,9 @@ class Track:
     """One choice's output chunks: when each came and, where told, the tokens so far."""
 
     __slots__ = (
+        "_closed_ns",
         "_counts",
+        "_gaps_ns",
         "_last_over_ns",
         "_max_over_ns",
         "_over",
@@ -42,6 +44,8 @@ class Track:
         self.recent_counts: list[int] = []  # tokens so far at each output chunk that told them
         self._times_ns = array("q")
         self._counts = array("q")
+        self._closed_ns: list[int] = []  # set by close
+        self._gaps_ns: list[int] = []
         self.finish: str | None = None
         self.first_answer_ns: int | None = None
         self.parts: list[str] = []
@@ -60,13 +64,14 @@ class Track:
     def mark(self, at_ns: int, count: int) -> bool:
         """An output chunk, and the tokens so far (-1: not told). False once times are no longer all kept."""
         if len(self.recent_ns) >= SPILL:
+            if len(self._times_ns) + SPILL >= MAX_TIMES:
+                # The list is left full, so that every later chunk comes by here.
+                last_ns = self._last_over_ns or self.recent_ns[-1]
+                self._max_over_ns = max(self._max_over_ns, at_ns - last_ns)
+                self._last_over_ns = max(last_ns, at_ns)
+                self._over += 1
+                return False
             self._spill()
-        if self._over or len(self._times_ns) >= MAX_TIMES:
-            last_ns = self._last_over_ns or max(self._times_ns[-1], *self.recent_ns[-1:])
-            self._max_over_ns = max(self._max_over_ns, at_ns - last_ns)
-            self._last_over_ns = max(last_ns, at_ns)
-            self._over += 1
-            return False
         self.recent_ns.append(at_ns)
         if count >= 0:
             self.recent_counts.append(count)
@@ -80,10 +85,13 @@ class Track:
 
     def close(self) -> None:
         """The stream is over: bring the times in order, so that no gap is negative whatever the clock did."""
+        times = [*self._times_ns, *self.recent_ns]
         self._spill()
-        times = self._times_ns
-        if any(map(gt, times, times[1:])):
-            self._times_ns = array("q", accumulate(times, max))
+        gaps = differences(times)
+        if gaps and min(gaps) < 0:
+            times = list(accumulate(times, max))
+            gaps = differences(times)
+        self._closed_ns, self._gaps_ns = times, gaps
 
     def keep_text(self, text: str, limit: int) -> None:
         """Append captured text, cut to ``limit`` characters in all."""
@@ -96,21 +104,18 @@ class Track:
     @property
     def times_ns(self) -> Sequence[int]:
         """When each output chunk came, after ``close``."""
-        return self._times_ns
+        return self._closed_ns
 
     @property
     def last_ns(self) -> int | None:
         """When the last output chunk came, after ``close``."""
         if self._over:
             return self._last_over_ns
-        return self._times_ns[-1] if self._times_ns else None
+        return self._closed_ns[-1] if self._closed_ns else None
 
     def gaps_ns(self) -> list[int]:
         """Gaps between successive output chunks of this choice, after ``close``."""
-        gaps = differences(self._times_ns)
-        if self._over:
-            gaps.append(self._max_over_ns)
-        return gaps
+        return [*self._gaps_ns, self._max_over_ns] if self._over else self._gaps_ns
 
     def chunk_tokens(self) -> list[int] | None:
         """Tokens of each output chunk where every one is known (continuous usage), else ``None``."""
@@ -192,6 +197,8 @@ def stream_gaps_ns(tracks: Iterable[Track]) -> tuple[int, ...]:
 
 def chunk_tokens(tracks: Sequence[Track]) -> tuple[int, ...] | None:
     """Tokens of each output chunk in order of arrival; ``None`` unless known for every one."""
+    if len(tracks) == 1:
+        return tuple(tracks[0].chunk_tokens() or ()) or None
     timed: list[tuple[int, int]] = []
     for track in tracks:
         if not track.chunks:
@@ -212,8 +219,6 @@ def token_gaps_ns(tracks: Iterable[Track]) -> tuple[tuple[float, int], ...]:
         if sizes is None:
             continue
         found += [
-            (gap / size, size)
-            for gap, size in zip(differences(track.times_ns), sizes[1:], strict=True)
-            if size > 1
+            (gap / size, size) for gap, size in zip(track.gaps_ns(), sizes[1:], strict=True) if size > 1
         ]
     return tuple(found)

@@ -1,0 +1,188 @@
+"""What is known of one answer so far, and the record it makes at its end. No bytes, no clock."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from sidecar.requests import tracks as tracks_
+from sidecar.requests.events import Facts, Usage
+from sidecar.requests.outcome import Ending, outcome_of
+from sidecar.requests.records import Api, End, RequestRecord
+from sidecar.requests.tracks import Track
+
+_MAX_CHOICES = 4096
+
+
+class Answer:
+    """Takes in what events and headers say. ``skip``: output events at a choice's start that are an echo."""
+
+    __slots__ = (
+        "_usage",
+        "_warnings",
+        "api",
+        "capture",
+        "choices",
+        "end_seen",
+        "error_event",
+        "first_ns",
+        "malformed",
+        "model",
+        "opaque",
+        "retry_after_s",
+        "skip",
+        "status",
+        "streamed",
+        "total_tokens",
+        "tracks",
+    )
+
+    def __init__(self, api: Api, *, choices: int, model: str, capture: int, skip: int) -> None:
+        self.api = api
+        self.choices = choices
+        self.model = model
+        self.capture = capture
+        self.skip = skip
+        self.status: int | None = None
+        self.retry_after_s: float | None = None
+        self.streamed = False
+        self.opaque = False  # the body is not ours to read: its encoding or its size
+        self.end_seen = False
+        self.error_event = False
+        self.malformed: str | None = None
+        self.tracks: dict[int, Track] = {}
+        self.first_ns: int | None = None
+        self.total_tokens: int | None = None  # over all choices, as told
+        self._usage = Usage()
+        self._warnings: dict[str, None] = {}
+
+    @property
+    def output_chunks(self) -> int:
+        """Output chunks so far."""
+        return sum(track.chunks for track in self.tracks.values())
+
+    def warn(self, text: str) -> None:
+        """Note something that a reader of the record should know; once."""
+        self._warnings.setdefault(text)
+
+    def take(self, facts: Facts, at_ns: int | None) -> bool:
+        """Take in what an event (at its time) or a whole answer (no time) says. False: it cannot be so."""
+        if facts.error:
+            self.error_event = True
+        if facts.model and not self.model:
+            self.model = facts.model[:256]
+        for delta in facts.deltas:
+            track = self.tracks.get(delta.choice)
+            if track is None:
+                if delta.choice >= _MAX_CHOICES:
+                    return False
+                track = self.tracks[delta.choice] = Track(delta.choice, skip=self.skip)
+            if delta.finish is not None:
+                track.finish = delta.finish
+            if delta.output and track.skip:
+                track.skip -= 1
+            elif delta.output:
+                if self.capture:
+                    track.keep_text(delta.text, self.capture)
+                if at_ns is not None:
+                    if delta.answer and track.first_answer_ns is None:
+                        track.first_answer_ns = at_ns
+                    tokens = facts.usage.output if facts.usage is not None else None
+                    self.mark(track, at_ns, -1 if tokens is None else tokens)
+        if facts.usage is not None:
+            self.merge(facts.usage, whole=not facts.deltas or len(self.tracks) <= 1)
+        if facts.end:
+            self.end_seen = True
+        return True
+
+    def mark(self, track: Track, at_ns: int, tokens: int) -> None:
+        """An output chunk of one choice, and the tokens told with it (-1: none)."""
+        if self.first_ns is None:
+            self.first_ns = at_ns
+        if not track.mark(at_ns, tokens):
+            self.warn("gaps: too many output chunks, of the later gaps only the longest is kept")
+
+    def merge(self, usage: Usage, *, whole: bool) -> None:
+        """Take in token counts. ``whole``: the output tokens are those of all choices."""
+        old = self._usage
+        self._usage = Usage(
+            *(
+                before if now is None else now
+                for before, now in (
+                    (old.prompt, usage.prompt),
+                    (old.output, usage.output),
+                    (old.cached, usage.cached),
+                    (old.reasoning, usage.reasoning),
+                    (old.accepted, usage.accepted),
+                )
+            )
+        )
+        if whole and usage.output is not None:
+            self.total_tokens = usage.output
+
+    def record(self, end: End, *, start_ns: int, end_ns: int, asked_stream: bool | None) -> RequestRecord:
+        """The record of the finished answer. ``asked_stream``: what it was to be, should none have come."""
+        tracks = [self.tracks[index] for index in sorted(self.tracks)]
+        for track in tracks:
+            track.close()
+        total = self.total_tokens
+        if total is None and len(tracks) > 1:
+            told = [track.tokens_told() for track in tracks]
+            known = [count for count in told if count is not None]
+            total = sum(known) if len(known) == len(told) else None
+        streamed = self.streamed
+        choices, tokens, estimated = tracks_.choice_records(
+            tracks, total, streamed=streamed, capture=self.capture > 0
+        )
+        if not streamed or self.opaque:
+            tokens, estimated = total, False
+        if self.status is None:
+            # No answer: it is what was asked for; of a generating request a stream unless said otherwise.
+            streamed = self.api.generates if asked_stream is None else asked_stream
+        finishes = {track.index: track.finish for track in tracks}
+        ending = Ending(
+            status=self.status,
+            end=end,
+            generates=self.api.generates,
+            streamed=streamed,
+            proper_end=self.end_seen,
+            finishes=finishes,
+            choices=self.choices,
+            error_event=self.error_event,
+            malformed=self.malformed,
+            unreadable=self.opaque,
+        )
+        outcome, kind, reason = outcome_of(ending)
+        chunks = self.output_chunks
+        if streamed and total is not None and total < chunks:
+            self.warn("usage: fewer tokens than output chunks")
+        ends = [track.last_ns for track in tracks if track.last_ns is not None] if streamed else []
+        answers = [track.first_answer_ns for track in tracks if track.first_answer_ns is not None]
+        gaps = tuple(chain.from_iterable(track.gaps_ns() for track in tracks))
+        return RequestRecord(
+            api=self.api,
+            model=self.model,
+            streamed=streamed,
+            start_ns=start_ns,
+            end_ns=max([end_ns, *ends]),
+            outcome=outcome,
+            status=self.status,
+            error_kind=kind,
+            error=reason,
+            first_ns=self.first_ns,
+            last_ns=max(ends, default=None),
+            output_chunks=chunks,
+            output_tokens=tokens,
+            tokens_estimated=estimated,
+            prompt_tokens=self._usage.prompt,
+            cached_tokens=self._usage.cached,
+            reasoning_tokens=self._usage.reasoning,
+            accepted_tokens=self._usage.accepted,
+            choices=choices,
+            gaps_ns=gaps,
+            token_gaps_ns=tracks_.token_gaps_ns(tracks),
+            chunk_tokens=tracks_.chunk_tokens(tracks),
+            first_answer_ns=min(answers, default=None),
+            retry_after_s=self.retry_after_s,
+            warnings=tuple(self._warnings),
+            stream_gaps_ns=gaps if len(tracks) == 1 else tracks_.stream_gaps_ns(tracks),
+        )
