@@ -87,10 +87,28 @@ class UntilClose:
 
 
 _SIZE, _DATA, _DATA_END, _TRAILER = range(4)
-# Servers stream with few different chunk sizes; looking a size line up is cheaper than checking and
-# converting it.
-_KNOWN_SIZES: dict[bytes, int] = {}
-_KNOWN_SIZES_MAX = 4096
+_WHOLE_MAX = 4 * 1024
+
+
+class _WholeChunks(dict[int, bytes]):
+    """Length of a piece that is exactly one chunk -> the size line it must begin with.
+
+    A streaming server sends a token as one piece, which is one plain chunk; its length alone tells the only
+    size line it can have. So that case is decided by a look-up and two comparisons, without parsing.
+    """
+
+    def __missing__(self, length: int) -> bytes:
+        line = b"\n"  # begins no chunk
+        for digits in range(1, 5):
+            size = length - digits - 4
+            if size > 0 and len(b"%x" % size) == digits and length <= _WHOLE_MAX:
+                line = b"%x\r\n" % size
+        if length <= _WHOLE_MAX:
+            self[length] = line
+        return line
+
+
+WHOLE_CHUNKS = _WholeChunks()
 
 
 class ChunkedBody:
@@ -109,13 +127,16 @@ class ChunkedBody:
     def feed(self, data: bytes) -> int:
         """Follow the coding. The common case, one whole chunk in one piece, takes no loop."""
         if self._state == _SIZE and not self._line:
-            cut = data.find(b"\r\n", 1, 18)
-            if cut > 0:
-                size = _KNOWN_SIZES.get(data[:cut])
-                if size and len(data) == cut + size + 4 and data.endswith(b"\r\n"):
-                    self.payload = data[cut + 2 : -2]
-                    return cut + size + 4
+            line = WHOLE_CHUNKS[len(data)]
+            if data.startswith(line) and data.endswith(b"\r\n"):
+                self.payload = data[len(line) : -2]
+                return len(data)
         return self._walk(data)
+
+    @property
+    def between_chunks(self) -> bool:
+        """True when the next byte begins a size line."""
+        return self._state == _SIZE and not self._line
 
     def _walk(self, data: bytes) -> int:
         pieces: list[bytes] = []
@@ -177,7 +198,4 @@ def _size_of(line: bytes) -> int:
     match = _SIZE_LINE.fullmatch(line)
     if match is None or len(line) > MAX_SIZE_LINE:
         raise FramingError("bad chunk size")
-    size = int(match[1], 16)
-    if len(line) <= 16 and len(_KNOWN_SIZES) < _KNOWN_SIZES_MAX:
-        _KNOWN_SIZES[line] = size
-    return size
+    return int(match[1], 16)

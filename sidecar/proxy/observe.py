@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import cycle
+from typing import Any
 
+from sidecar.proxy.framing import WHOLE_CHUNKS
 from sidecar.proxy.trace import TraceContext
 from sidecar.requests.apis import RequestFacts, request_facts
 from sidecar.requests.records import Api, End, RequestRecord
 from sidecar.requests.stream import StreamMeter
 
-_BATCH_CHUNKS = 16
 _BATCH_BYTES = 64 * 1024
 # Observing may take half of the loop's time, and save up one second of it; beyond that it pauses.
 _SHARE = 0.5
@@ -54,6 +56,8 @@ class Gate:
     _debt_ns: float = 0.0
     _charged_ns: int = 0
     _paused_until_ns: int = 0
+    # Streams of one engine tick together; their batches, each of another size, do not.
+    batches: Iterator[int] = field(default_factory=lambda: cycle(range(2 * 8, 2 * 24, 2)))
 
     def drop(self, reason: str) -> None:
         """Count one observation that did not happen."""
@@ -100,8 +104,6 @@ class Watch:
         "_api",
         "_body",
         "_body_room",
-        "_chunks",
-        "_eager",
         "_end",
         "_facts",
         "_gate",
@@ -115,6 +117,8 @@ class Watch:
         "_started",
         "_target",
         "_trace",
+        "enough",
+        "notes",
         "queued",
     )
 
@@ -141,9 +145,11 @@ class Watch:
         self._facts: RequestFacts | None = None
         self._started = False
         self._head: tuple[int, list[tuple[str, str]], int] | None = None
-        self._chunks: list[tuple[bytes, int]] = []
+        # Bytes and their time in turn, without an object for each pair. A negative time: the bytes are one
+        # whole chunk still in the transfer coding.
+        self.notes: list[Any] = []
+        self.enough = 2  # notes that make it worth while to run the meter
         self._held = 0
-        self._eager = True
         self._meter: StreamMeter | None = None
         self._end: tuple[End, int] | None = None
         self._over = False
@@ -158,27 +164,26 @@ class Watch:
     def note_request_end(self, at_ns: int) -> None:
         """The request's last byte has arrived."""
         self._start_ns = at_ns
-        self._later()
+        self.later()
 
     def note_head(self, status: int, headers: list[tuple[str, str]], at_ns: int) -> None:
         """The answer's head."""
         self._head = (status, headers, at_ns)
-        self._later()
+        self.later()
 
     def note_chunk(self, data: bytes, at_ns: int) -> None:
         """A piece of the answer's body, transfer coding taken off."""
-        self._chunks.append((data, at_ns))
+        self.notes.append(data)
+        self.notes.append(at_ns)
         self._held += len(data)
-        if (
-            self._eager or len(self._chunks) >= _BATCH_CHUNKS or self._held >= _BATCH_BYTES
-        ) and not self.queued:
-            self._later()
+        if len(self.notes) >= self.enough or self._held >= _BATCH_BYTES:
+            self.later()
 
     def note_end(self, end: End, at_ns: int) -> None:
         """The answer is over."""
         if self._end is None:
             self._end = (end, at_ns)
-            self._later()
+            self.later()
 
     def give_up(self, reason: str) -> None:
         """Stop observing this request and count why."""
@@ -186,14 +191,14 @@ class Watch:
         if not self._over:
             self._over = True
             self._gate.drop(reason)
-        self._chunks = []
+        self.notes.clear()
         self._body = []
 
     def work(self) -> None:
         """Feed the meter with what was noted. Called by the gate only; never raises."""
         self.queued = False
         if self._over:
-            self._chunks = []
+            self.notes.clear()
             return
         step = "facts"
         try:
@@ -249,10 +254,15 @@ class Watch:
         if self._head is not None:
             meter.on_headers(*self._head)
             self._head = None
-        chunks, self._chunks, self._held = self._chunks, [], 0
-        for data, at_ns in chunks:
-            meter.feed(data, at_ns)
-        self._eager = meter.first_ns is None
+        feed, notes = meter.feed, iter(self.notes)
+        for data, at_ns in zip(notes, notes, strict=True):
+            if at_ns < 0:
+                feed(data[len(WHOLE_CHUNKS[len(data)]) : -2], -at_ns)
+            else:
+                feed(data, at_ns)
+        self.notes.clear()
+        self._held = 0
+        self.enough = 2 if meter.first_ns is None else next(self._gate.batches)
 
     def _finish(self, end: End, at_ns: int) -> RequestRecord:
         assert self._meter is not None
@@ -271,6 +281,7 @@ class Watch:
             extra=extra,
         )
 
-    def _later(self) -> None:
+    def later(self) -> None:
+        """Have the gate run the meter over what is noted."""
         if not self.queued:
             self._gate.schedule(self)
