@@ -12,10 +12,12 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import phonenumbers
 from phonenumbers import PhoneMetadata, PhoneNumberFormat
+
+from sidecar.redaction.national import national_numbers
 
 Span = tuple[int, int, str]  # start, end, kind
 
@@ -95,6 +97,7 @@ _DECIMAL = re.compile(
     r"\d+\.\d+\Z|\d{1,2}\.\d{1,2}\.\d+\Z|\d{1,3}(?:\.\d{1,3}){3}\Z|"
     r"\d{1,2}(?: \d{3}){2,}\Z|\d{1,2}(?:\.\d{3}){2,}\Z"
 )
+_ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}(?![\d ./()-])")
 _EXTENSION = re.compile(r"(?i)[ ,;]{0,2}(?:x|ext\.?|extension|durchwahl)[ .:]{0,2}\d{1,6}(?![0-9A-Za-z])")
 
 
@@ -126,16 +129,41 @@ def is_card(digits: str) -> bool:
     return bool(lengths) and len(digits) in (lengths or ()) and len(set(digits)) > 1 and luhn(digits)
 
 
+class _Candidate:
+    """A run of digits and separators, and what the words before it say (looked up once, if at all)."""
+
+    __slots__ = ("_phone", "_words", "regions", "text")
+
+    def __init__(self, text: str, start: int, hint: str, regions: Sequence[str]) -> None:
+        self.text = text
+        self.regions = tuple(regions)
+        self._words = _before(text, start, hint)
+        self._phone: bool | None = None
+
+    def told_phone(self) -> bool:
+        """A word says that a telephone number follows."""
+        if self._phone is None:
+            self._phone = bool(_PHONE_WORD.search(self._words))
+        return self._phone
+
+    def told_id(self) -> bool:
+        """A word says that an identifier follows."""
+        return bool(_ID_WORD.search(self._words))
+
+
 def find_numbers(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
     """The telling parts of the candidate ``text[start:end]``, longest first from the left."""
-    groups = [(start + m.start(), start + m.end()) for m in _DIGITS.finditer(text[start:end])]
+    if _ADDRESS.match(text, start, end):
+        return  # an IPv4 address: another pattern's business
+    groups = [(m.start(), m.end()) for m in _DIGITS.finditer(text, start, end)]
+    candidate = _Candidate(text, start, hint, regions)
     first = 0
     while first < len(groups):
         if not _clear_left(text, groups[first][0]):
             first += 1
             continue
         for last in range(min(len(groups), first + _MOST_GROUPS), first, -1):
-            found = _one(text, groups[first:last], hint, regions)
+            found = _one(candidate, groups[first:last])
             if found is not None:
                 yield found
                 first = last
@@ -144,36 +172,35 @@ def find_numbers(text: str, start: int, end: int, hint: str, regions: Sequence[s
             first += 1
 
 
-def _one(text: str, groups: list[tuple[int, int]], hint: str, regions: Sequence[str]) -> Span | None:
+def _one(candidate: _Candidate, groups: list[tuple[int, int]]) -> Span | None:
+    text = candidate.text
     start, end = groups[0][0], groups[-1][1]
-    digits = "".join(text[a:b] for a, b in groups)
-    count = len(digits)
+    lengths = tuple(b - a for a, b in groups)
+    count = sum(lengths)
     if count < 7 or count > 19 or not _clear_right(text, end):
         return None
+    digits = "".join(text[a:b] for a, b in groups)
     separators = [text[a[1] : b[0]] for a, b in pairwise(groups)]
-    regular = len(set(separators)) <= 1 and "".join(separators[:1]) in ("", " ", "-", ".")
-    if count >= 13 and regular and len(groups) != 2 and is_card(digits):
-        return start, end, "CARD"
-    lengths = tuple(b - a for a, b in groups)
-    written = text[start:end]
-    if all(len(s) == 1 for s in separators):
+    if count >= 13 and len(groups) != 2:
+        regular = len(set(separators)) <= 1 and "".join(separators[:1]) in ("", " ", "-", ".")
+        if regular and is_card(digits):
+            return start, end, "CARD"
+    if lengths in _WRITTEN or lengths == (15,):
         joined = "".join(separators)
+        written = text[start:end]
         if lengths == (15,) and digits[0] in "12" and stdnum_valid("fr.nir")(digits):
             return start, end, "NATIONAL_ID"
         for wanted, name in _WRITTEN.get(lengths, ()):
-            if (
-                wanted == joined
-                and not (" " in joined and _in_row(text, start, end))
-                and stdnum_valid(name)(written)
-            ):
+            fits = wanted == joined and not (" " in joined and _in_row(text, start, end))
+            if fits and stdnum_valid(name)(written):
                 return start, end, "NATIONAL_ID"
-    if _ID_WORD.search(_before(text, start, hint)):
-        for name in _BY_LENGTH.get(count, ()):
-            if stdnum_valid(name)(digits):
-                return start, end, "NATIONAL_ID"
+    if (count in _BY_LENGTH or lengths == (3, 2, 4)) and candidate.told_id():
         if lengths == (3, 2, 4):
             return start, end, "NATIONAL_ID"
-    return _phone(text, start, end, digits, groups, hint, regions)
+        for name in _BY_LENGTH[count]:
+            if stdnum_valid(name)(digits):
+                return start, end, "NATIONAL_ID"
+    return _phone(candidate, digits, groups) if count <= 15 else None
 
 
 def _before(text: str, start: int, hint: str) -> str:
@@ -216,54 +243,63 @@ def _clear_right(text: str, end: int) -> bool:
     return True
 
 
-def _phone(
-    text: str,
-    start: int,
-    end: int,
-    digits: str,
-    groups: list[tuple[int, int]],
-    hint: str,
-    regions: Sequence[str],
-) -> Span | None:
-    if len(digits) > 15:
-        return None
+def _phone(candidate: _Candidate, digits: str, groups: list[tuple[int, int]]) -> Span | None:
+    text = candidate.text
+    start, end = groups[0][0], groups[-1][1]
     opened = start
     while opened > 0 and text[opened - 1] in "+(" and start - opened < 2:
         opened -= 1
     trunk = text[slice(*groups[0])].startswith("00")
-    international = "+" in text[opened:start] or trunk
-    written = text[opened:end]
+    if "+" in text[opened:start] or trunk:
+        found = _international(text, opened, end, digits, trunk, len(groups))
+    else:
+        found = _national_form(candidate, opened, end, digits, groups)
+    if not found:
+        return None
     extension = _EXTENSION.match(text, end)
-    stop = extension.end() if extension else end
-    if international:
-        if opened > 0 and (text[opened - 1].isalnum() or text[opened - 1] in "=<>*/^"):
-            return None  # arithmetic
-        number = _parsed("+" + (digits[2:] if trunk else digits), None)
-        if number is None:
-            number = _parsed(written, None)
-        if number is None:
-            return None
-        if phonenumbers.is_valid_number(number) or (
-            len(groups) > 1 and phonenumbers.is_possible_number(number) and not trunk
-        ):
-            return opened, stop, "PHONE"
-        return None
-    if _DATE.match(written) or _DECIMAL.match(written) or len(digits) > 13:
-        return None
-    told = bool(_PHONE_WORD.search(_before(text, start, hint)))
-    if len(groups) == 1 and opened > 1 and text[opened] == "(" and (text[opened - 1].isalnum()):
-        told = False  # the argument of a call
-    if not told and not _phone_shaped(text, opened, end, groups):
-        return None
-    for region in regions:
-        if not _national(region).fits(digits):
-            continue
-        number = _parsed(written, region)
-        if number is None or not phonenumbers.is_valid_number(number):
-            continue
-        if told or "(" in written or _grouped_alike(groups, number):
-            return opened, stop, "PHONE"
-    return None
+    return opened, extension.end() if extension else end, "PHONE"
+
+
+def _international(text: str, start: int, end: int, digits: str, trunk: bool, groups: int) -> bool:
+    if start > 0 and (text[start - 1].isalnum() or text[start - 1] in "=<>*/^"):
+        return False  # arithmetic
+    number = _parsed("+" + (digits[2:] if trunk else digits), None) or _parsed(text[start:end], None)
+    if number is None:
+        return False
+    if groups > 1 and not trunk and phonenumbers.is_possible_number(number):
+        return True
+    return phonenumbers.is_valid_number(number)
+
+
+def _national_form(
+    candidate: _Candidate, start: int, end: int, digits: str, groups: list[tuple[int, int]]
+) -> bool:
+    text = candidate.text
+    written = text[start:end]
+    if len(digits) > 13 or _DATE.match(written) or _DECIMAL.match(written):
+        return False
+    argument = len(groups) == 1 and start > 1 and text[start] == "(" and text[start - 1].isalnum()
+    shaped = _phone_shaped(text, start, end, groups)
+    if not shaped and (argument or not candidate.told_phone()):
+        return False
+    told = candidate.told_phone()
+    fitting = national_numbers(candidate.regions).fitting(digits, thorough=told)
+    if not fitting or told or "(" in written:
+        return bool(fitting)
+    # The blanks stand as they do when such a number is written in its country, counted from the end, so
+    # that a trunk prefix or country code does not matter.
+    ours = _breaks([b - a for a, b in groups])
+    loose = len(digits) >= 10 and len(ours) > 1
+    return any(
+        ours == theirs or (loose and theirs and (ours <= theirs or theirs <= ours))
+        for region in fitting
+        for theirs in region.breaks(digits)
+    )
+
+
+def _breaks(lengths: list[int]) -> frozenset[int]:
+    total = sum(lengths)
+    return frozenset(total - done for done in accumulate(lengths[:-1]))
 
 
 def _phone_shaped(text: str, start: int, end: int, groups: list[tuple[int, int]]) -> bool:
@@ -287,32 +323,6 @@ def _in_row(text: str, start: int, end: int) -> bool:
     """True where further numbers stand beside, one blank away."""
     before, after = text[max(0, start - 2) : start], text[end : end + 2]
     return (before[:1].isdigit() and before[1:] == " ") or (after[:1] == " " and after[1:].isdigit())
-
-
-class _National:
-    """A cheap look at a region's numbers, so that the costly parser sees only what can pass."""
-
-    def __init__(self, region: str) -> None:
-        metadata = PhoneMetadata.metadata_for_region(region)
-        assert metadata is not None
-        assert metadata.general_desc is not None
-        pattern = metadata.general_desc.national_number_pattern
-        prefix = metadata.national_prefix_for_parsing or metadata.national_prefix or ""
-        code = str(metadata.country_code)
-        # Where a prefix is rewritten (Argentina's mobiles), only the parser can tell.
-        self._rewritten = bool(metadata.national_prefix_transform_rule)
-        self._whole = re.compile(f"(?:{prefix})?(?:{pattern})" if prefix else f"(?:{pattern})")
-        self._coded = re.compile(f"{code}(?:{pattern})")
-
-    def fits(self, digits: str) -> bool:
-        if self._rewritten and 10 <= len(digits) <= 14:
-            return True
-        return bool(self._whole.fullmatch(digits) or self._coded.fullmatch(digits))
-
-
-@functools.cache
-def _national(region: str) -> _National:
-    return _National(region)
 
 
 def warm_up(regions: Sequence[str]) -> None:
@@ -341,27 +351,3 @@ def _parsed(written: str, region: str | None) -> phonenumbers.PhoneNumber | None
         return phonenumbers.parse(written, region)
     except phonenumbers.NumberParseException:
         return None
-
-
-def _grouped_alike(groups: list[tuple[int, int]], number: phonenumbers.PhoneNumber) -> bool:
-    """True where the blanks stand as they do when this number is written in its country.
-
-    Compared by distance from the end, so that a trunk prefix or country code does not matter.
-    """
-    ours = _breaks([b - a for a, b in groups])
-    loose = sum(b - a for a, b in groups) >= 10
-    for style in (PhoneNumberFormat.NATIONAL, PhoneNumberFormat.INTERNATIONAL):
-        theirs = _breaks([len(g) for g in _DIGITS.findall(phonenumbers.format_number(number, style))])
-        if ours == theirs or (loose and len(ours) > 1 and (ours <= theirs or theirs <= ours) and theirs):
-            return True
-    return False
-
-
-def _breaks(lengths: list[int]) -> set[int]:
-    total = sum(lengths)
-    places = set()
-    done = 0
-    for length in lengths[:-1]:
-        done += length
-        places.add(total - done)
-    return places

@@ -404,10 +404,10 @@ class Maker:
 def scores(samples: Iterable[Sample], redactor: Redactor) -> tuple[dict[str, Score], dict[str, Score]]:
     """(by kind, phones by country). A value counts as found only where every character of it is covered;
     a hit is right where it overlaps a labelled value of the text."""
-    return _scores(samples, redactor.find)
+    return scores_of(samples, redactor.find)
 
 
-def _scores(
+def scores_of(
     samples: Iterable[Sample], find: Callable[[str], list[Hit]]
 ) -> tuple[dict[str, Score], dict[str, Score]]:
     values: Counter[str] = Counter()
