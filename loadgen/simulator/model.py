@@ -11,10 +11,10 @@ user's prompt is computed in one step of those that a request takes on the mean 
 follow the distribution of step times, TPOT as a mean of steps, TTFT as the step missed plus the step that the
 prompt joins plus the wait for a free place, and the share of requests within the bounds.
 
-It is a mean-field model: throughput and mean latencies within a few percent of the engine's, attainment within
-0.1, while the KV cache does not fill. Where it would fill (``TruePoint.kv_limited``) recomputation after
-preemption is not in it: throughput is then an upper bound and attainment a guess. Of an SLO's bounds it knows
-TTFT, TPOT, the longest gap and the end; an ITL percentile is not among them.
+It is a mean-field model: throughput and mean latencies within a few percent of the engine's, attainment
+within 0.1, while the KV cache does not fill. Where it would fill (``TruePoint.kv_limited``) recomputation
+after preemption is not in it: throughput is then an upper bound and attainment a guess. Of an SLO's bounds it
+knows TTFT, TPOT, the longest gap and the end; an ITL percentile is not among them.
 """
 
 from __future__ import annotations

@@ -164,19 +164,19 @@ async def test_the_stream_meter_reads_it_as_complete() -> None:
     async with simulated(SLOW) as simulator, aiohttp.ClientSession() as session:
         meter = StreamMeter(Api.CHAT, start_ns=time.monotonic_ns())
         options = {"include_usage": True, "continuous_usage_stats": True}
-        body = {**CHAT, "max_tokens": 9, "ignore_eos": True, "stream": True, "stream_options": options}
+        body = {**CHAT, "max_tokens": 40, "ignore_eos": True, "stream": True, "stream_options": options}
         async with session.post(f"{simulator.url}/v1/chat/completions", json=body) as answer:
             meter.on_headers(answer.status, answer.headers.items(), time.monotonic_ns())
             async for data in answer.content.iter_any():
                 meter.feed(data, time.monotonic_ns())
         record = meter.finish(End.EOF, time.monotonic_ns())
         assert record.outcome is Outcome.COMPLETED
-        assert (record.output_tokens, record.tokens_estimated, record.prompt_tokens) == (9, False, 8)
+        assert (record.output_tokens, record.tokens_estimated, record.prompt_tokens) == (40, False, 8)
         assert record.ttft_ns is not None
         assert record.ttft_ns > 0.9 * SLOW.step_overhead_s * 1e9
-        # Never faster than the roofline; how much slower depends on this machine.
+        # Not faster than the roofline, but for a first token that came late; slower depends on this machine.
         assert record.tpot_ns is not None
-        assert record.tpot_ns > 0.9 * SLOW.step_overhead_s * 1e9
+        assert record.tpot_ns > 0.5 * SLOW.step_overhead_s * 1e9
 
 
 async def test_a_kept_connection_serves_one_stream_after_another() -> None:
@@ -256,7 +256,7 @@ async def test_the_page_agrees_with_the_clients() -> None:
             body = {"prompt": "x " * 40, "max_tokens": tokens, "ignore_eos": True}
             return dict((await client.post("/v1/completions", json=body)).json()["usage"])
 
-        asks = [asyncio.create_task(ask(20 + i)) for i in range(6)]
+        asks = [asyncio.create_task(ask(60 + i)) for i in range(6)]
         await until(
             lambda: len(simulator.engine.running) == 4 and simulator.engine.stats.generation_tokens > 4
         )
@@ -268,25 +268,25 @@ async def test_the_page_agrees_with_the_clients() -> None:
         answer = await client.get("/metrics")
         assert answer.headers["content-type"] == "text/plain; version=1.0.0; charset=utf-8"
         page = await counters(client)
-        assert page["generation_tokens_total"] == sum(u["completion_tokens"] for u in usages) == 135
+        assert page["generation_tokens_total"] == sum(u["completion_tokens"] for u in usages) == 375
         assert page["prompt_tokens_total"] == sum(u["prompt_tokens"] for u in usages) == 240
         assert page["request_success_total|length"] == 6
         for name in ("time_to_first_token", "e2e_request_latency", "request_time_per_output_token"):
             assert page[f"{name}_seconds_count"] == 6
-        assert page["inter_token_latency_seconds_count"] == 135 - 6
+        assert page["inter_token_latency_seconds_count"] == 375 - 6
         assert (page["num_requests_running"], page["num_requests_waiting"]) == (0, 0)
         view = map_page(parse(answer.content, content_type=answer.headers["content-type"]), "0.32.0")
-        assert view.signals["generation_tokens"].total == 135
+        assert view.signals["generation_tokens"].total == 375
         assert view.signals["prompt_tokens"].total == 240
         assert view.success_by_reason is not None
         assert view.success_by_reason["length"] == 6
         assert view.signals["running"].total == 0
         assert view.signals["kv_usage"].max == 0
         assert view.histograms["ttft"].merged.count == 6
-        assert view.histograms["itl"].merged.count == 129
+        assert view.histograms["itl"].merged.count == 369
         assert view.histograms["request_tpot"].merged.count == 6
         assert view.histograms["e2e"].merged.count == 6
-        assert view.histograms["iteration_tokens"].merged.sum == 135 + 240
+        assert view.histograms["iteration_tokens"].merged.sum == 375 + 240
 
 
 async def test_a_small_cache_preempts_and_says_so() -> None:
@@ -340,7 +340,7 @@ async def test_faults_by_header() -> None:
 async def test_an_injected_stall_is_one_long_gap() -> None:
     async with simulated() as simulator, client_of(simulator) as client:
         body = {"prompt": "x", "max_tokens": 12, "ignore_eos": True, "stream": True}
-        fault = {"x-sim-fault": "stall=1,stall_s=0.4,stall_after=5"}
+        fault = {"x-sim-fault": "stall=1,stall_s=1.0,stall_after=5"}
         times = []
         async with client.stream("POST", "/v1/completions", json=body, headers=fault) as answer:
             async for line in answer.aiter_lines():
@@ -348,8 +348,7 @@ async def test_an_injected_stall_is_one_long_gap() -> None:
                     times.append(time.monotonic())
         gaps = [b - a for a, b in pairwise(times)]
         assert len(times) == 12
-        assert max(gaps) > 0.35
-        assert gaps.index(max(gaps)) == 4
+        assert gaps[4] > 0.7
 
 
 async def test_faults_for_all_and_the_queue_limit() -> None:
@@ -361,7 +360,7 @@ async def test_faults_for_all_and_the_queue_limit() -> None:
         simulated(replace(SLOW, max_batch=1), max_queued=1) as simulator,
         client_of(simulator) as client,
     ):
-        body = {"prompt": "x", "max_tokens": 30, "ignore_eos": True}
+        body = {"prompt": "x", "max_tokens": 75, "ignore_eos": True}
         first = asyncio.create_task(client.post("/v1/completions", json=body))
         await until(lambda: len(simulator.engine.running) == 1)
         second = asyncio.create_task(client.post("/v1/completions", json=body))
