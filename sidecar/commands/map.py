@@ -23,10 +23,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "map",
         help="show what a metrics page says in canonical words",
-        description="Reads metrics pages from URLs, files or - (stdin) and prints every canonical signal, the "
-        "name it was found under, its value, what will break with the next releases, what is missing and which "
-        "setting brings it. Several pages of one engine, as FILE@SECONDS each, give rates and quantiles over "
-        "their time; so do --scrapes of one URL.",
+        description="Reads metrics pages from URLs, files or - (stdin) and prints every canonical signal, "
+        "the name it was found under, its value, what will break with the next releases, what is missing "
+        "and which setting brings it. Several pages of one engine, as FILE@SECONDS each, give rates and "
+        "quantiles over their time; so do --scrapes of one URL.",
     )
     parser.add_argument("sources", nargs="+", metavar="URL|FILE[@SECONDS]")
     parser.add_argument("--json", action="store_true", help="print JSON for tools")

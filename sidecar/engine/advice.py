@@ -75,7 +75,11 @@ def _why(spec: SignalSpec, catalog: Catalog, version: str | None, generation: st
     if not recognised:
         return "no family of this server is on the page (with vLLM: is --disable-log-stats set?)"
     release = parse_version(version)
-    if release is None:
+    if not spec.names:
+        return f"{catalog.server} does not have it ({spec.meaning})"
+    if release is None and spec.needs and catalog.newest is None:
+        return f"not on the page; needs: {spec.needs}"
+    if release is None or catalog.newest is None:
         return f"not on the page; a release that has it: {spec.names[0].declared}"
     names = [n for n in spec.names if n.engine in (generation, "", "frontend") or not generation]
     present = [n for n in names if n.in_release(release)]

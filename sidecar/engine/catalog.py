@@ -96,6 +96,7 @@ class Catalog:
     also_prefixes: tuple[str, ...]
     model_labels: tuple[str, ...]
     engine_labels: tuple[str, ...]
+    copy_labels: frozenset[str]  # they tell copies of one value apart (server processes), not values
     newest: str | None
     signals: tuple[SignalSpec, ...]
     deprecated: Mapping[str, Deprecation]
@@ -147,6 +148,7 @@ def _load(file: str) -> Catalog:
         also_prefixes=tuple(data.get("also_prefixes", ())),
         model_labels=_as_tuple(data.get("model_label")),
         engine_labels=_as_tuple(data.get("engine_label")),
+        copy_labels=frozenset(data.get("copy_labels", ("pid",))),
         newest=data.get("newest"),
         signals=signals,
         deprecated=deprecated,

@@ -88,6 +88,14 @@ class _Mapper:
         self.version = version
         self.release: Version | None = parse_version(version)
         self.recognised = recognised
+        # Labels that say where a value comes from or which part of it this is, and none that is its own.
+        self.structural = {
+            *catalog.engine_labels,
+            *catalog.model_labels,
+            *catalog.copy_labels,
+            "le",
+            "quantile",
+        }
         self.notices: dict[tuple[str, str], Notice] = {}
         self.signals: dict[str, Signal] = {}
         self.histograms: dict[str, HistogramSignal] = {}
@@ -171,14 +179,14 @@ class _Mapper:
                 continue
             if spec.name == "prefix_hit_rate_gauge" and raw < 0:
                 continue  # the old engine's way to say that prefix caching is off
-            where = self._where(series, spec)
+            where = self._where(series, name)
             value = raw * name.scale
             if where in values:
                 value = self._second(spec, name, series, values[where], value)
             values[where] = value
         if not values:
             return False
-        created = self._created(name.name.removesuffix("_total"), spec) if spec.kind == "counter" else {}
+        created = self._created(name.name.removesuffix("_total"), name) if spec.kind == "counter" else {}
         self.signals[spec.name] = Signal(
             spec.name, spec.kind, self._unit(spec), spec.combine, self._shown(name.name), values, created
         )
@@ -186,7 +194,7 @@ class _Mapper:
 
     def _second(self, spec: SignalSpec, name: Name, series: Series, old: float, new: float) -> float:
         """Two values for one series: one is taken, never the sum."""
-        if "pid" in series.labels:
+        if not self.catalog.copy_labels.isdisjoint(series.labels):
             self._note(
                 "per_process",
                 f"{self._shown(name.name)} stands once per server process: the highest is taken",
@@ -209,14 +217,14 @@ class _Mapper:
             if math.isnan(edge):
                 self._note("bad_edge", f"{self._shown(name.name)} has a bucket whose le is no number")
                 continue
-            of = buckets.setdefault(self._where(series, spec), {})
+            of = buckets.setdefault(self._where(series, name), {})
             if edge * name.scale in of:
                 self._note(
                     "duplicate", f"duplicate bucket of {self._shown(name.name)}: the last one is taken"
                 )
             of[edge * name.scale] = value
         sums = {
-            self._where(s, spec): v * name.scale
+            self._where(s, name): v * name.scale
             for s, v in self.rows.of(name.name + "_sum")
             if _selected(s, name) and math.isfinite(v)
         }
@@ -230,20 +238,27 @@ class _Mapper:
         if not whole:
             return False
         self.histograms[spec.name] = HistogramSignal(
-            spec.name, self._unit(spec), self._shown(name.name), whole, self._created(name.name, spec)
+            spec.name, self._unit(spec), self._shown(name.name), whole, self._created(name.name, name)
         )
         return True
 
-    def _where(self, series: Series, spec: SignalSpec) -> SeriesId:
+    def _where(self, series: Series, name: Name) -> SeriesId:
+        """Labels that nobody foresaw (a priority, a tenant) keep their series apart, so sums stay right."""
         labels = series.labels
-        own = tuple((label, labels[label]) for label in spec.labels if label in labels) if spec.labels else ()
+        own = tuple(
+            sorted(
+                pair
+                for pair in labels.items()
+                if pair[0] not in self.structural and pair[0] not in name.select
+            )
+        )
         return SeriesId(
             _first(labels, self.catalog.engine_labels), _first(labels, self.catalog.model_labels), own
         )
 
-    def _created(self, base: str, spec: SignalSpec) -> dict[SeriesId, float]:
+    def _created(self, base: str, name: Name) -> dict[SeriesId, float]:
         return {
-            self._where(series, spec): value
+            self._where(series, name): value
             for series, value in self.rows.of(base + "_created")
             if math.isfinite(value)
         }
@@ -297,11 +312,19 @@ class _Mapper:
         known = self.catalog.known_names
         page = self.rows.page
         unknown = {
-            page.family_of(name)
+            self._family_by_name(page.family_of(name))
             for name in self.rows.names
             if not name.startswith(_PASSED_BY) and _family(name, known) is None
         }
         return tuple(sorted(unknown))
+
+    def _family_by_name(self, name: str) -> str:
+        """A histogram without its TYPE line is one family all the same."""
+        for part in _HISTOGRAM_PARTS:
+            base = name.removesuffix(part)
+            if base != name and base + "_bucket" in self.rows.names:
+                return base
+        return name
 
     def _lora(
         self, found: tuple[Name, list[tuple[Series, float]]] | None
