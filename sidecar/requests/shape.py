@@ -12,10 +12,11 @@ them. Every event meets the same shapes, however its bytes were cut, so the cut 
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from sidecar.requests.events import Delta, Facts, Unreadable
@@ -54,7 +55,7 @@ NO_MATCH = -2
 NOT_TOLD = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Shape:
     """``prefix``, a string, perhaps log probabilities, then ``suffix`` or what ``pattern`` matches.
 
@@ -84,15 +85,10 @@ class Shape:
         """The shape of whole events on the wire, from that of their data."""
         whole = self.tail + tail
         pattern = None if self.plain else _pattern(_skeleton(whole), bool(self.middle))
-        return replace(
-            self,
-            prefix=head + self.prefix,
-            suffix=self.suffix + tail,
-            pattern=pattern,
-            tail=whole,
-            head_len=len(head),
-            tail_len=len(tail),
-        )
+        shape = copy.copy(self)
+        shape.prefix, shape.suffix, shape.pattern = head + self.prefix, self.suffix + tail, pattern
+        shape.tail, shape.head_len, shape.tail_len = whole, len(head), len(tail)
+        return shape
 
     def match(self, data: bytes) -> int:
         """The tokens told so far by an event of this shape, ``NOT_TOLD``, or ``NO_MATCH``.

@@ -43,7 +43,7 @@ class SseParser:
     @property
     def idle(self) -> bool:
         """True between events: nothing unfinished is held, and whatever comes next begins a line."""
-        return not (self._line or self._data or self._name or self._oversize or self._first or self._skip_lf)
+        return not (self._line or self._data or self._name or self._oversize or self._skip_lf)
 
     def feed(self, data: bytes) -> list[SseEvent]:
         """The events that these bytes complete, in order."""

@@ -25,8 +25,8 @@ _BOM_AND_SPACE = b"\xef\xbb\xbf \t\r\n"
 
 
 _DECODER = json.JSONDecoder(strict=False)
-# (bytes before the string, bytes after it, where it begins, where it ends from behind, the choice's times)
-_Plain = tuple[bytes, bytes, int, int, list[int]]
+# (bytes before the string, bytes after it, how many those are, the choice's times)
+_Plain = tuple[bytes, bytes, int, list[int]]
 # (bytes before the string, where it begins, the match of all from there on, the choice, the shape)
 _Counting = tuple[bytes, int, Callable[[bytes, int], re.Match[bytes] | None], Track, Shape]
 
@@ -142,9 +142,9 @@ class StreamMeter:
     def feed(self, data: bytes, at_ns: int) -> None:
         """Body bytes (after any transfer coding), and when they arrived. Any split gives the same record."""
         # Most chunks end here; see the shape module. (34, 92, 10, 13: quote, backslash, line ends)
-        for prefix, suffix, start, stop, times_ns in self._plain:
-            if data.startswith(prefix) and data.endswith(suffix):
-                string = data[start:stop]
+        for prefix, suffix, around, times_ns in self._plain:
+            string = data.removeprefix(prefix).removesuffix(suffix)
+            if len(data) - len(string) == around:
                 plain = 92 not in string and 34 not in string and 10 not in string and 13 not in string
                 if string and (plain or whole_string(string)) and len(times_ns) < SPILL:
                     times_ns.append(at_ns)
@@ -254,9 +254,8 @@ class StreamMeter:
             return
         track, start = self._answer.tracks[shape.choice], len(shape.prefix)
         if shape.pattern is None:
-            self._framed_plain.append(
-                (shape.prefix, shape.suffix, start, -len(shape.suffix), track.recent_ns)
-            )
+            around = start + len(shape.suffix)
+            self._framed_plain.append((shape.prefix, shape.suffix, around, track.recent_ns))
         else:
             self._framed_counting.append((shape.prefix, start, shape.pattern.fullmatch, track, shape))
 
