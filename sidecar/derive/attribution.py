@@ -6,8 +6,10 @@ it: the last at or before the request's start and the first at or after its end.
 * ``preemptions_rose`` is true when the preemption counter rose between those two. The span is a little longer
   than the request (by up to a scrape interval on the left), so a preemption just before it counts too.
 * ``queue_ns`` is TTFT times the engine's waiting share over that span: increase of the queue-time sum over
-  increase of the TTFT sum. It is the share of an average request of the span, not of this very one. Without
-  the queue histogram a queue that was empty at every scrape of the span gives 0; otherwise it stays unknown.
+  increase of the queue-time and prefill-time sums. (Not over the TTFT sum: vLLM counts TTFT at the first
+  token but queue and prefill time at the request's end, so in a burst TTFT is counted for requests whose
+  waiting is not.) It is the share of an average request of the span, not of this very one. Without those
+  histograms a queue that was empty at every scrape of the span gives 0; otherwise it stays unknown.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ class Reading:
     at_ns: int
     preemptions: float | None
     queue_sum_s: float | None
-    ttft_sum_s: float | None
+    prefill_sum_s: float | None
     waiting: float | None
 
 
@@ -54,17 +56,17 @@ class Attribution:
     _readings: deque[Reading] = field(default_factory=deque)
     _preemptions: _Rising = field(default_factory=_Rising)
     _queue: _Rising = field(default_factory=_Rising)
-    _ttft: _Rising = field(default_factory=_Rising)
+    _prefill: _Rising = field(default_factory=_Rising)
 
     def add(self, at_ns: int, view: EngineView) -> None:
         """Take one good scrape; ``at_ns`` is the monotonic time at which its page had arrived."""
-        queue, ttft = view.histogram("queue"), view.histogram("ttft")
+        queue, prefill = view.histogram("queue"), view.histogram("prefill")
         self._readings.append(
             Reading(
                 at_ns,
                 self._preemptions.take(view.total("preemptions")),
                 self._queue.take(queue.sum if queue else None),
-                self._ttft.take(ttft.sum if ttft else None),
+                self._prefill.take(prefill.sum if prefill else None),
                 view.total("waiting"),
             )
         )
@@ -115,12 +117,13 @@ class Attribution:
         if (
             first.queue_sum_s is not None
             and last.queue_sum_s is not None
-            and first.ttft_sum_s is not None
-            and last.ttft_sum_s is not None
+            and first.prefill_sum_s is not None
+            and last.prefill_sum_s is not None
         ):
-            ttft = last.ttft_sum_s - first.ttft_sum_s
-            if ttft > 0:
-                return min(1.0, max(0.0, (last.queue_sum_s - first.queue_sum_s) / ttft))
+            queued_s = last.queue_sum_s - first.queue_sum_s
+            before_first_s = queued_s + last.prefill_sum_s - first.prefill_sum_s
+            if before_first_s > 0:
+                return queued_s / before_first_s
         if all(reading.waiting == 0 for reading in span):
             return 0.0
         return None

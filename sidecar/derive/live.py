@@ -14,8 +14,10 @@ from sidecar.derive.classes import ClassState, edges_for
 from sidecar.derive.evidence import EngineWatch
 from sidecar.derive.judging import Judged, Judging
 from sidecar.derive.names import OTHER, ModelNames
+from sidecar.derive.selfcheck import SelfCheck
 from sidecar.derive.windows import WINDOWS, Counts, Slot, Summary, summarize
 from sidecar.engine.scrape import EngineSnapshot
+from sidecar.engine.view import EngineView
 from sidecar.requests.records import RequestRecord
 from sidecar.requests.slo import SloClass, SloPolicy
 
@@ -39,6 +41,7 @@ class Live:
     watch: EngineWatch = field(init=False)
     attribution: Attribution = field(default_factory=Attribution)
     judging: Judging = field(init=False)
+    self_check: SelfCheck = field(default_factory=SelfCheck)
     slos: tuple[SloClass, ...] = field(init=False)
     _edges: dict[str, tuple[float, ...]] = field(init=False)
 
@@ -65,7 +68,10 @@ class Live:
         if snapshot.view is not None:
             self.attribution.add(snapshot.at_ns, snapshot.view)
             self.models.serve(frozenset(model for model in snapshot.view.models if model))
-        return self.settle(now_ns, wall_s)
+        ready = self.settle(now_ns, wall_s)
+        if snapshot.view is not None:
+            self._check(snapshot.at_ns, snapshot.view)
+        return ready
 
     def settle(self, now_ns: int, wall_s: float, *, all_of_them: bool = False) -> list[Judged]:
         """Judge what was held long enough (or all of it)."""
@@ -88,6 +94,20 @@ class Live:
                 state = ClassState(key[0], slo, self.objective, self._edges, self.started_ns)
                 self.classes[key] = state
         state.add(record, verdict, wall_s)
+
+    def _check(self, at_ns: int, view: EngineView) -> None:
+        totals = Counts()
+        for state in self.classes.values():
+            totals.merge(state.totals)
+        used = {name for _, name in self.classes}
+        self.self_check.at_scrape(
+            at_ns,
+            self.watch.history,
+            next(iter(self.classes.values())).slo if len(used) == 1 else None,
+            good=totals.good,
+            finished=totals.eligible + sum(totals.not_eligible.values()) - totals.errors.get("client", 0),
+            in_flight=(view.total("running") or 0.0) + (view.total("waiting") or 0.0) + self.judging.held,
+        )
 
     def overall(self, window: str, now_ns: int) -> Summary:
         """One window over all models and classes."""

@@ -206,13 +206,19 @@ METRICS: tuple[Metric, ...] = (
         "goodput_engine_attainment_low_ratio",
         "gauge",
         ("class",),
-        "Least joint attainment of TTFT and TPOT that the engine's own histograms allow, over 5 minutes.",
+        "Least attainment that the engine's histograms allow over 5 minutes, were all of this class.",
     ),
     Metric(
         "goodput_engine_attainment_high_ratio",
         "gauge",
         ("class",),
-        "Greatest joint attainment of TTFT and TPOT that the engine's own histograms allow, over 5 minutes.",
+        "Greatest attainment that the engine's histograms allow over 5 minutes, likewise.",
+    ),
+    Metric(
+        "goodput_self_checks_total",
+        "counter",
+        ("result",),
+        "Checks of the exact goodput against those bounds; outside means that one of the two is wrong.",
     ),
     # The sidecar itself
     Metric("goodput_proxy_in_flight_requests", "gauge", (), "Requests that the proxy carries now."),

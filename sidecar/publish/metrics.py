@@ -10,6 +10,7 @@ from sidecar.derive.budget import BURN_WINDOWS_S
 from sidecar.derive.classes import ClassState
 from sidecar.derive.live import Live
 from sidecar.derive.names import OTHER, Bounded
+from sidecar.derive.selfcheck import attainment_bounds
 from sidecar.derive.windows import LATENCIES, WINDOWS
 from sidecar.engine.scrape import ScrapeStats
 from sidecar.engine.view import EngineView, HistogramSignal, SeriesId, Signal
@@ -75,6 +76,7 @@ def families(
     _slo(page, live.slos, live.objective)
     _autoscale(page, live, now_ns, proxy)
     _engine(page, live, now_ns, scrapes)
+    _bounds(page, live, now_ns)
     _self(page, live, proxy, process)
     return list(page.values())
 
@@ -156,6 +158,17 @@ def _engine(page: dict[str, Family], live: Live, now_ns: int, scrapes: ScrapeSta
         return
     page["goodput_engine_info"].add(1, server=view.server or "unknown", version=view.version or "unknown")
     _signals(page, view)
+
+
+def _bounds(page: dict[str, Family], live: Live, now_ns: int) -> None:
+    for slo in live.slos:
+        found = attainment_bounds(live.watch.history, slo, now_ns)
+        if found is not None:
+            page["goodput_engine_attainment_low_ratio"].add(found.share_low, **{"class": slo.name})
+            page["goodput_engine_attainment_high_ratio"].add(found.share_high, **{"class": slo.name})
+    outcomes = live.self_check.outcomes
+    for result in ("inside", "outside", "not_comparable"):
+        page["goodput_self_checks_total"].add(getattr(outcomes, result), result=result)
 
 
 def _signals(page: dict[str, Family], view: EngineView) -> None:

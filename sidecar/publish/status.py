@@ -10,6 +10,7 @@ from sidecar import __version__
 from sidecar.derive.budget import BURN_WINDOWS_S, PAIRS, capped
 from sidecar.derive.classes import CHART, ClassState
 from sidecar.derive.live import Live
+from sidecar.derive.selfcheck import attainment_bounds
 from sidecar.derive.why import Bounds, Scene, explain, headline
 from sidecar.derive.windows import WINDOWS, Counts, Summary
 from sidecar.publish.metrics import SLO_BOUNDS, ProxyView
@@ -28,6 +29,12 @@ def status(live: Live, now_ns: int, wall_s: float, proxy: ProxyView | None = Non
         "watched_s": (now_ns - live.started_ns) / 1e9,
         "engine": _engine(live, now_ns),
         "proxy": _proxy(proxy),
+        "self_check": {
+            "inside": live.self_check.outcomes.inside,
+            "outside": live.self_check.outcomes.outside,
+            "not_comparable": live.self_check.outcomes.not_comparable,
+            "last": live.self_check.outcomes.last,
+        },
         "autoscale": {
             "saturation": autoscale.saturation,
             "in_flight": autoscale.in_flight,
@@ -87,6 +94,7 @@ def _class(live: Live, state: ClassState, now_ns: int) -> dict[str, Any]:
         "class": state.name,
         "slo": bounds,
         "objective": state.objective,
+        "engine_bounds": _bounds(live, state, now_ns),
         "chart": {"points": _points(state.chart.by_slot(now_ns))},
         "windows": {name: _summary(summary) for name, summary in summaries.items()},
         "budget": {
@@ -120,6 +128,13 @@ def _class(live: Live, state: ClassState, now_ns: int) -> dict[str, Any]:
             ],
         },
     }
+
+
+def _bounds(live: Live, state: ClassState, now_ns: int) -> dict[str, Any] | None:
+    found = attainment_bounds(live.watch.history, state.slo, now_ns)
+    if found is None:
+        return None
+    return {"low": found.share_low, "high": found.share_high, "notes": list(found.notes)}
 
 
 def _engine(live: Live, now_ns: int) -> dict[str, Any]:

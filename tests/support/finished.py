@@ -57,10 +57,11 @@ def page(
     kv: float = 0.0,
     preemptions: float = 0,
     queue_s: tuple[float, float] | None = None,
+    prefill_s: tuple[float, float] | None = None,
     ttft_s: tuple[float, float] | None = None,
     tokens: float = 0,
 ) -> bytes:
-    """A small vLLM page. ``queue_s`` and ``ttft_s`` are (sum, count)."""
+    """A small vLLM page. ``queue_s``, ``prefill_s`` and ``ttft_s`` are (sum, count)."""
     label = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     where = f'{{engine="0",model_name="{label}"}}'
     rows = []
@@ -74,7 +75,11 @@ def page(
     row("gauge", "vllm:kv_cache_usage_perc", kv)
     row("counter", "vllm:num_preemptions_total", preemptions)
     row("counter", "vllm:generation_tokens_total", tokens)
-    for name, pair in (("request_queue_time_seconds", queue_s), ("time_to_first_token_seconds", ttft_s)):
+    for name, pair in (
+        ("request_queue_time_seconds", queue_s),
+        ("request_prefill_time_seconds", prefill_s),
+        ("time_to_first_token_seconds", ttft_s),
+    ):
         if pair is not None:
             rows.append(
                 f"# TYPE vllm:{name} histogram\n"

@@ -39,7 +39,7 @@ def test_a_restart_is_no_preemption_but_what_follows_it_is() -> None:
 def test_waiting_share_of_the_engine_gives_the_queue_part() -> None:
     record = finished(end_s=10.0, ttft_s=1.0)
     found = scrapes(
-        (8, page(queue_s=(5.0, 10), ttft_s=(10.0, 10))), (11, page(queue_s=(11.0, 20), ttft_s=(18.0, 20)))
+        (8, page(queue_s=(5.0, 10), prefill_s=(5.0, 10))), (11, page(queue_s=(11.0, 20), prefill_s=(7.0, 20)))
     ).attribute(record)
     assert found.queue_ns == 750_000_000  # 6 of 8 seconds
 
