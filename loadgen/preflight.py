@@ -5,7 +5,6 @@ Plain HTTP from the sweep's own process; nothing here is timed.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,9 @@ import httpx
 
 from loadgen.workload.prompts import WORDS, Calibration, fit
 from sidecar.errors import UserError
+from sidecar.requests.apis import api_of
+from sidecar.requests.records import End, Outcome
+from sidecar.requests.stream import StreamMeter
 
 _LIMIT_S = 10.0
 _PROBE_LIMIT_S = 60.0
@@ -123,15 +125,18 @@ class Preflight:
                 f"{self._url}{path} answers {answer.status_code} to a first request"
                 f"{_message(answer)}; nothing was measured"
             )
-        failed = _in_stream_error(answer.text)
-        if failed is not None:
+        # The same meter and the same meaning of "completed" as in every level.
+        meter = StreamMeter(api_of("POST", path), start_ns=0)
+        meter.on_headers(answer.status_code, answer.headers.items(), 0)
+        meter.feed(answer.content, 0)
+        record = meter.finish(End.EOF, 0)
+        if record.outcome is not Outcome.COMPLETED:
+            why = record.error or record.outcome.value
             raise ServerUnfit(
-                f"{self._url}{path} broke off its first answer with an error{failed}; nothing was measured"
+                f"{self._url}{path} did not complete a first request ({why}); nothing was measured"
             )
-        if "data:" not in answer.text:
-            raise ServerUnfit(
-                f"{self._url}{path} does not stream: its first answer holds no server-sent events"
-            )
+        if not record.streamed:
+            raise ServerUnfit(f"{self._url}{path} does not stream its answers; nothing was measured")
 
     def _calibrate(self, model: str, api: str) -> Calibration:
         """Ask ``/tokenize`` how words become tokens; where there is none, one token a word is assumed."""
@@ -173,23 +178,6 @@ def _message(answer: httpx.Response) -> str:
     return (
         f" ({message.strip().splitlines()[0][:160]})" if isinstance(message, str) and message.strip() else ""
     )
-
-
-def _in_stream_error(text: str) -> str | None:
-    """The message of an error event inside a stream, "" for one without; ``None`` where there is no such
-    event.
-    """
-    for line in text.splitlines():
-        if not line.startswith("data:"):
-            continue
-        try:
-            event = json.loads(line[5:])
-        except ValueError:
-            continue
-        if isinstance(event, dict) and event.get("error"):
-            message = event["error"].get("message") if isinstance(event["error"], dict) else None
-            return f" ({message[:160]})" if isinstance(message, str) else ""
-    return None
 
 
 def must_be_reachable(url: str) -> None:

@@ -26,6 +26,7 @@ from loadgen.workload.spec import PATHS, RequestMaker
 from sidecar.errors import UserError
 from sidecar.requests.records import Api
 
+PROBE_TOKENS = 8  # enough for a server that breaks its answers off to show it
 INTERRUPTED = 130
 FAILED = 1
 
@@ -61,7 +62,10 @@ def measure(
         settings.workload, model="", seed=settings.seed, calibration=Calibration(), head=b""
     )
     server = Preflight(url, api_key=api_key, verify=args.ca_file or not args.insecure).check(
-        model=args.model, api=settings.workload.api, path=PATHS[api], probe=prober.body("Say something.", 2)
+        model=args.model,
+        api=settings.workload.api,
+        path=PATHS[api],
+        probe=prober.body("Say something.", PROBE_TOKENS),
     )
     _must_fit(
         args,
