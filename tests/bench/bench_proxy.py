@@ -1,8 +1,12 @@
 """What the proxy costs: CPU for each streamed chunk, added delay, memory. Peers take turns in the same run.
 
-The floor is a raw byte relay on the same event loop; beside it stand nginx (buffering off, when installed) and
-aiohttp used in the plain way. CPU is the whole process's (the clock of that process). Delays are from the
-source's write to the client's read, so "added" is the difference to the same load without anything between.
+The floor is a raw byte relay on the same event loop; beside it stand nginx (buffering off, when installed)
+and aiohttp used in the plain way; "pass-only" is the sidecar without its meter. CPU is the whole process's
+(the clock of that process). Delays are from the source's write to the client's read, so "added" is the
+difference to the same load without anything between.
+
+On a starved machine chunks of a stream run together and pass as one, which tells nothing about the cost of
+one: such windows are taken again, and where none was clean the figure is marked with a star.
 
 Options: ``--long`` sends a million chunks for the memory line (else 150,000).
 """
@@ -20,14 +24,17 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from statistics import median
 
 import uvloop
 
 from tests.bench.proxy_peers import open_files
 
 STREAMS, PERIOD_MS = 64, 20
-ROUNDS, WINDOW_S = 3, 1.6
+ROUNDS, WINDOW_S, RETAKES = 5, 0.8, 3
+TOGETHER = 1.02  # chunks to a read, at most
 _MARK = b'"content":" '
 
 
@@ -123,6 +130,7 @@ class Tally:
     """What the client side of a run counted."""
 
     chunks: int = 0
+    reads: int = 0
     ended: int = 0
     delays_ns: list[int] = field(default_factory=list)
     keep: bool = False
@@ -151,6 +159,7 @@ class Reader(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         now = time.monotonic_ns()
         tally = self.tally
+        tally.reads += 1
         at = data.find(_MARK)
         if at >= 0 and not self.first_ns:
             self.first_ns = now
@@ -176,7 +185,7 @@ async def open_streams(port: int, targets: list[str], tally: Tally) -> list[Read
     loop = asyncio.get_running_loop()
     readers = []
     for target in targets:
-        _, reader = await loop.create_connection(lambda t=target: Reader(t, tally), "127.0.0.1", port)  # type: ignore[misc]
+        _, reader = await loop.create_connection(partial(Reader, target, tally), "127.0.0.1", port)
         readers.append(reader)
     async with asyncio.timeout(60):
         for reader in readers:
@@ -196,17 +205,22 @@ def paced(streams: int, spread: bool) -> list[str]:
     return [f"/paced/{PERIOD_MS}/100000/{n * 1000 // streams if spread else 0}" for n in range(streams)]
 
 
-async def cpu_per_chunk_us(process: Process, streams: int, spread: bool) -> float:
-    """CPU of ``process`` for each chunk that passes, in microseconds."""
+async def cpu_per_chunk_us(process: Process, streams: int) -> tuple[float, bool]:
+    """CPU of ``process`` for each chunk that passes, in microseconds; and whether chunks came one by one."""
     tally = Tally()
-    readers = await open_streams(process.port, paced(streams, spread), tally)
+    readers = await open_streams(process.port, paced(streams, spread=False), tally)
     await asyncio.sleep(0.3)
-    cpu, chunks = process.cpu_ns(), tally.chunks
-    await asyncio.sleep(WINDOW_S)
-    used, passed = process.cpu_ns() - cpu, tally.chunks - chunks
+    best = (float("inf"), 0.0)
+    for _ in range(RETAKES):
+        cpu, chunks, reads = process.cpu_ns(), tally.chunks, tally.reads
+        await asyncio.sleep(WINDOW_S)
+        passed = tally.chunks - chunks
+        best = min(best, (passed / (tally.reads - reads), (process.cpu_ns() - cpu) / passed / 1000))
+        if best[0] <= TOGETHER:
+            break
     close(readers)
     await asyncio.sleep(0.05)
-    return used / passed / 1000
+    return best[1], best[0] <= TOGETHER
 
 
 def p99(values: list[int]) -> float:
@@ -255,6 +269,11 @@ async def open_memory(process: Process, count: int) -> float:
     return rss
 
 
+def ratio(values: list[float], floors: list[float]) -> float:
+    """Median of the rounds' ratios: what else the machine does weighs on both of a round."""
+    return median(value / floor for value, floor in zip(values, floors, strict=True))
+
+
 def line(name: str, figure: str, ratio: str, target: str, ok: bool | None) -> bool:
     """Print one row; what has no target is always fine."""
     print(
@@ -270,29 +289,32 @@ async def bench(total: int) -> bool:
         source = stack.enter_context(python_peer("source"))
         peers = [
             stack.enter_context(python_peer(kind, source.port))
-            for kind in ("relay", "sidecar", "pass-only", "aiohttp", "aiohttp-uvloop")
+            for kind in ("relay", "sidecar", "pass-only", "aiohttp")
         ]
         nginx = stack.enter_context(nginx_peer(source.port))
         if nginx is not None:
             peers.append(nginx)
         own = peers[1]
-        for spread in (False, True):
-            best = {peer.name: float("inf") for peer in peers}
-            for _ in range(ROUNDS):
-                for peer in peers:
-                    best[peer.name] = min(best[peer.name], await cpu_per_chunk_us(peer, STREAMS, spread))
-            how = "spread" if spread else "in step"
-            for name, used in best.items():
-                floor = f"{used / best['relay']:.2f}x"
-                good = used <= 1.5 * best["relay"] if name == "sidecar" else None
-                target = "<= 1.5x relay" if name == "sidecar" else ""
-                ok &= line(f"CPU per chunk, {how}, {name}", f"{used:.1f} us", floor, target, good)
-            share = best["sidecar"] / best["aiohttp"]
-            ok &= line(f"  sidecar to plain aiohttp, {how}", "", f"{share:.2f}x", "<= 0.5x", share <= 0.5)
+        used: dict[str, list[float]] = {peer.name: [] for peer in peers}
+        starved: set[str] = set()
+        for _ in range(ROUNDS):
+            for peer in peers:
+                value, clean = await cpu_per_chunk_us(peer, STREAMS)
+                used[peer.name].append(value)
+                starved |= set() if clean else {peer.name}
+        print(f"CPU per chunk, {STREAMS} streams x {1000 // PERIOD_MS} chunks/s, median of {ROUNDS} rounds")
+        for name, values in used.items():
+            floor = ratio(values, used["relay"])
+            good = floor <= 1.5 if name == "sidecar" else None
+            target = "<= 1.5x relay" if name == "sidecar" else ""
+            shown = f"{median(values):.1f} us{'*' if name in starved else ''}"
+            ok &= line(f"  {name}", shown, f"{floor:.2f}x", target, good)
+        share = ratio(used["sidecar"], used["aiohttp"])
+        ok &= line("  sidecar to plain aiohttp", "", f"{share:.2f}x", "<= 0.5x", share <= 0.5)
         if nginx is None:
             print("nginx: skipped, it is not installed")
 
-        rate = 1e6 / best["sidecar"]
+        rate = 1e6 / median(used["sidecar"])
         streams = max(8, int(rate / 2 * PERIOD_MS / 1000))
         added = []
         for _ in range(ROUNDS):

@@ -199,7 +199,7 @@ async def run(kind: str, port: int) -> None:
         own = await _listen(Source)
     elif kind == "relay":
         own = await _listen(lambda: Relay(port))
-    elif kind in ("aiohttp", "aiohttp-uvloop"):
+    elif kind == "aiohttp":
         own = await _aiohttp(port)
     elif kind in ("sidecar", "pass-only"):
         own = await _sidecar(port, observe=kind == "sidecar")
