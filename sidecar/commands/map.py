@@ -30,6 +30,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("sources", nargs="+", metavar="URL|FILE[@SECONDS]")
     parser.add_argument("--json", action="store_true", help="print JSON for tools")
+    parser.add_argument("--all", action="store_true", help="also show signals that are 0")
     parser.add_argument("--engine-version", help="the engine's version; asked from /version for a URL")
     parser.add_argument("--slo", help="bound goodput against this SLO, e.g. ttft=0.5,tpot=0.05")
     parser.add_argument("--scrapes", type=int, default=1, help="how often to scrape one URL (default 1)")
@@ -51,7 +52,11 @@ def run(args: argparse.Namespace) -> int:
     told["resets"] = history.resets(now_ns) if history else 0
     if slo is not None:
         told["goodput"] = describe_bounds(_bounds(view, history, now_ns, slo))
-    text = json.dumps(told, ensure_ascii=False, allow_nan=False) + "\n" if args.json else render(told)
+    text = (
+        json.dumps(told, ensure_ascii=False, allow_nan=False) + "\n"
+        if args.json
+        else render(told, everything=args.all)
+    )
     sys.stdout.write(text)
     return 0
 

@@ -53,30 +53,31 @@ def describe_bounds(bounds: GoodputBounds | None) -> dict[str, Any] | None:
     }
 
 
-def render(told: Mapping[str, Any]) -> str:
-    """The same for a terminal: one table, then what to know."""
-    server = (
-        " ".join(str(told[key]) for key in ("server", "version") if told[key]) or "no known inference server"
-    )
+def render(told: Mapping[str, Any], *, everything: bool = False) -> str:
+    """The same for a terminal: tables of values and of distributions, then what to know. Signals that are 0
+    or never observed are only counted, unless they belong to the core or ``everything`` is asked for."""
+    server = " ".join(str(told[key]) for key in ("server", "version") if told[key])
     generation = f" ({told['generation'].upper()} engine)" if told["generation"] else ""
-    head = [server + generation]
+    head = [(server or "no known inference server") + generation]
     if told["engines"] or told["models"]:
         head.append(f"engines {', '.join(told['engines']) or '-'}; models {', '.join(told['models']) or '-'}")
     windowed = told.get("window_s") is not None
-    rows = [["canonical", "found", "value", "per second" if windowed else "", "unit"]]
-    for name, one in told["signals"].items():
-        rate = "" if one["rate"] is None else f"{one['rate']:.6g}"
-        rows.append([name, one["found"], _value_text(one), rate, one["unit"]])
-    for name, one in told["histograms"].items():
-        rate = "" if one["rate"] is None else f"{one['rate']:.6g}"
-        rows.append([name, one["found"], _histogram_text(one), rate, one["unit"]])
-    if told["prefix_hit_rate"] is not None:
-        rows.append(["prefix_hit_rate", "(derived)", f"{told['prefix_hit_rate']:.4g}", "", "ratio"])
-    if told["lora"] is not None:
-        lora = told["lora"]
-        text = f"running {', '.join(lora['running']) or '-'}; waiting {', '.join(lora['waiting']) or '-'}"
-        rows.append(["lora", "(labels)", f"{text}; at most {lora['max'] or '?'}", "", "adapters"])
-    parts = ["\n".join(head), table(rows)]
+    core = _core_names(told["server"])
+    values = {n: s for n, s in told["signals"].items() if everything or n in core or s["max"] != 0}
+    timings = {n: h for n, h in told["histograms"].items() if everything or n in core or h["count"]}
+    parts = ["\n".join(head)]
+    rows = [_value_row(name, one) for name, one in values.items()] + _derived_rows(told)
+    if rows:
+        parts.append(
+            table([["canonical", "found", "value", "per second" if windowed else "", "unit"], *rows])
+        )
+    if timings:
+        rows = [_timing_row(name, one) for name, one in timings.items()]
+        names = ["canonical", "found", "count", "mean", "p50 (between)", "p99 (between)", "unit"]
+        parts.append(table([names, *rows]))
+    left = len(told["signals"]) + len(told["histograms"]) - len(values) - len(timings)
+    if left:
+        parts.append(f"{left} more signals are 0 or were never observed")
     if windowed:
         parts.append(f"rates and quantiles over {told['window_s']:g} s, {told['resets']} counter resets seen")
     if told.get("goodput") is not None:
@@ -87,10 +88,10 @@ def render(told: Mapping[str, Any]) -> str:
     parts += _block("worth knowing", told["caveats"])
     if told["hidden_restart_possible"] and told["signals"]:
         parts += _block(
-            "restarts", ["the page has no start time and no _created: a hidden restart cannot be excluded"]
+            "restarts", ["no start time and no _created here: a hidden restart cannot be excluded"]
         )
-    names = ", ".join(told["unmapped"][:8]) + (", ..." if len(told["unmapped"]) > 8 else "")
-    parts.append(f"unmapped families: {len(told['unmapped'])}" + (f" ({names})" if names else ""))
+    names = told["unmapped"][:8] + (["..."] if len(told["unmapped"]) > 8 else [])
+    parts.append(f"unmapped families: {len(told['unmapped'])}" + (f" ({', '.join(names)})" if names else ""))
     return "\n\n".join(parts) + "\n"
 
 
@@ -196,25 +197,52 @@ def _value_text(one: Mapping[str, Any]) -> str:
         for series in one["series"]:
             key = str(series.get(labels[0], ""))
             sums[key] = sums.get(key, 0.0) + series["value"]
-        if 1 < len(sums) <= 6:
-            return f"{one['total']:.10g} (" + ", ".join(f"{k} {v:g}" for k, v in sums.items()) + ")"
+        told = [f"{key} {value:g}" for key, value in sums.items() if value]
+        if len(sums) > 1 and 0 < len(told) <= 4:
+            return f"{one['total']:.10g} ({', '.join(told)})"
     return f"{one['total']:.10g}" + (f" of {count} series" if count > 1 else "")
 
 
-def _histogram_text(one: Mapping[str, Any]) -> str:
+def _core_names(server: str | None) -> set[str]:
+    return {
+        spec.name
+        for catalog in catalogs()
+        if catalog.server == server
+        for spec in catalog.signals
+        if spec.core
+    }
+
+
+def _value_row(name: str, one: Mapping[str, Any]) -> list[str]:
+    rate = "" if one["rate"] is None else f"{one['rate']:.6g}"
+    return [name, one["found"], _value_text(one), rate, one["unit"]]
+
+
+def _derived_rows(told: Mapping[str, Any]) -> list[list[str]]:
+    rows: list[list[str]] = []
+    if told["prefix_hit_rate"] is not None:
+        rows.append(["prefix_hit_rate", "(derived)", f"{told['prefix_hit_rate']:.4g}", "", "ratio"])
+    if told["lora"] is not None:
+        lora = told["lora"]
+        text = f"running {', '.join(lora['running']) or '-'}; waiting {', '.join(lora['waiting']) or '-'}"
+        rows.append(["lora", "(labels)", f"{text}; at most {lora['max'] or '?'}", "", "adapters"])
+    return rows
+
+
+def _timing_row(name: str, one: Mapping[str, Any]) -> list[str]:
     if not one["count"]:
-        return "nothing observed" if one["count"] is not None else "not in the window"
-    unit = {"seconds": " s"}.get(one["unit"], "")
-    parts = [f"n {one['count']:g}"]
-    if one["mean"] is not None:
-        parts.append(f"mean {one['mean']:.4g}{unit}")
-    for name in ("p50", "p99"):
-        found = one["quantiles"][name]
-        if found is not None and found["at_least"]:
-            parts.append(f"{name} above {found['low']:g}{unit}")
-        elif found is not None:
-            parts.append(f"{name} {found['value']:.4g}{unit} ({found['low']:g}..{found['high']:g})")
-    return ", ".join(parts)
+        return [name, one["found"], "0" if one["count"] == 0 else "-", "", "", "", one["unit"]]
+    mean = "" if one["mean"] is None else f"{one['mean']:.4g}"
+    quantiles = [_quantile_text(one["quantiles"][q]) for q in ("p50", "p99")]
+    return [name, one["found"], f"{one['count']:g}", mean, *quantiles, one["unit"]]
+
+
+def _quantile_text(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return ""
+    if found["at_least"]:
+        return f"above {found['low']:g}"
+    return f"{found['value']:.4g} ({found['low']:g} to {found['high']:g})"
 
 
 def _bounds_text(goodput: Mapping[str, Any]) -> str:

@@ -271,6 +271,8 @@ class _Mapper:
         return next((o.removesuffix("_bucket") for p, o in original.items() if p == name + "_bucket"), name)
 
     def _unit(self, spec: SignalSpec) -> str:
+        if spec.kind == "summary":
+            return "observations"  # a summary is taken for its count
         if not spec.units_from:
             return spec.unit
         if self.release is None:
