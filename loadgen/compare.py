@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from loadgen.report.curve import Point, kind_of, mean_interval, points
-from loadgen.report.text import number, slo_bounds
+from loadgen.report.text import number, slo_bounds, stopped_text
 from loadgen.results import Quantiles, SweepReport
 from sidecar.errors import UserError
 
@@ -194,8 +194,8 @@ def _differences(a: SweepReport, b: SweepReport) -> tuple[list[str], list[str]]:
             notes.append(f"the peak of {name} is a lower bound: goodput still rises at its highest load")
         elif not any(p.load == report.peak.load and p.judged for p in points(report)):
             problems.append(f"the level at the peak of {name} does not count")
-        if report.stopped != "complete":
-            notes.append(f"{name} did not finish by itself: {report.stopped}")
+        if early := stopped_text(report.stopped):
+            notes.append(f"{name}: {early.rstrip('.')}")
     for what in ("model", "server"):
         if getattr(a, what) != getattr(b, what):
             notes.append(f"{what}: A {getattr(a, what) or 'unknown'}, B {getattr(b, what) or 'unknown'}")

@@ -28,7 +28,7 @@ from itertools import pairwise
 from typing import Any
 
 from loadgen.report.curve import Point, kind_of, points
-from loadgen.report.text import number, percent
+from loadgen.report.text import number, percent, stopped_text
 from loadgen.results import SweepReport
 from sidecar.errors import UserError
 
@@ -238,8 +238,8 @@ def _notes(
         )
     if needed > ceiling:
         said.append(f"--max {ceiling} is below the {needed} replicas that the rate needs")
-    if report.stopped != "complete":
-        said.append(f"the sweep did not finish by itself: {report.stopped}")
+    if early := stopped_text(report.stopped):
+        said.append(early.rstrip("."))
     return [*said, *report.flags]
 
 

@@ -162,7 +162,8 @@ def limit_of(report: SweepReport) -> Limit:
         at += ", the next one measured above the peak"
     share = where.shares()[worst]
     text = f"{at}, {percent(lost)} of the requests are not good"
-    text += f", {percent(share / lost)} of those because {_because(worst)}."
+    part = "all" if math.isclose(share, lost) else f"{percent(share / lost)} of those"
+    text += f", {part} because {_because(worst)}."
     return Limit(worst, worst, text + _engine_hint(where))
 
 

@@ -19,6 +19,7 @@ from loadgen.report.text import (
     seconds,
     sentence,
     slo_bounds,
+    stopped_text,
 )
 from loadgen.results import SweepReport
 
@@ -93,8 +94,8 @@ def _how_sure(report: SweepReport) -> str:
 
 def _warnings(report: SweepReport) -> str:
     said = list(report.flags)
-    if report.stopped != "complete":
-        said.append(f"The sweep did not finish by itself: {report.stopped}.")
+    if early := stopped_text(report.stopped):
+        said.append(early)
     at_peak = peak_point(report)
     if at_peak is not None and not at_peak.valid:
         said.append("The level at the peak does not count: see its flags in the table.")

@@ -7,7 +7,16 @@ from rich.table import Table
 from rich.text import Text
 
 from loadgen.report.curve import kind_of, limit_of, points
-from loadgen.report.text import interval, load_unit, number, percent, seconds, sentence, slo_bounds
+from loadgen.report.text import (
+    interval,
+    load_unit,
+    number,
+    percent,
+    seconds,
+    sentence,
+    slo_bounds,
+    stopped_text,
+)
 from loadgen.results import SweepReport
 
 
@@ -73,7 +82,7 @@ def _answer(report: SweepReport) -> list[Text]:
         lines.append(Text(f"Attainment held: {', '.join(held)}"))
     lines.append(Text(f"What breaks first: {limit.title}. {limit.text}"))
     lines.append(Text(f"SLO: {bounds}"))
-    if report.stopped != "complete":
-        lines.append(Text(f"Stopped: {report.stopped}", style="yellow"))
+    if early := stopped_text(report.stopped):
+        lines.append(Text(early, style="yellow"))
     lines += [Text(f"Note: {flag}", style="yellow") for flag in report.flags]
     return lines

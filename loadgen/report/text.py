@@ -77,6 +77,19 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) or not text else ".")
 
 
+_STOPPED = {
+    "budget": "The sweep ended because its budget was spent, before the search had no more questions.",
+    "interrupted": "The sweep was interrupted: what was measured until then stands.",
+}
+
+
+def stopped_text(stopped: str) -> str:
+    """Why a sweep ended, as a sentence; empty for one that came to its own end."""
+    if stopped == "complete":
+        return ""
+    return _STOPPED.get(stopped, sentence(f"The sweep ended early: {stopped}"))
+
+
 def load_unit(kind: str, load: float | None = None) -> str:
     """What a load counts: requests in flight, or arrivals per second."""
     if kind == "rate":

@@ -131,7 +131,7 @@ def test_doubts_stand_above_the_figures() -> None:
     text = text_of(reports.awkward())
     warnings, facts = text.index("Before you rely on this"), text.index("What breaks first")
     assert warnings < text.index("token counts are estimated") < facts
-    assert "did not finish by itself: interrupted" in text[warnings:facts]
+    assert "The sweep was interrupted" in text[warnings:facts]
     assert "Left out of the search because they do not count: load 32" in text[warnings:facts]
 
 

@@ -35,7 +35,7 @@ def test_no_peak_invents_none() -> None:
 def test_what_to_know_is_said() -> None:
     text = shown(reports.awkward(), 200)
     assert "does not count: client-limited" in text
-    assert "Stopped: interrupted" in text
+    assert "The sweep was interrupted" in text
     assert "Note: token counts are estimated" in text
     assert "(no interval)" in text
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.report.text import ABSENT, interval, number, percent, seconds, slo_bounds
+from loadgen.report.text import ABSENT, interval, number, percent, seconds, sentence, slo_bounds, stopped_text
 
 
 @settings(max_examples=200, deadline=None)
@@ -64,3 +64,15 @@ def test_only_bounds_that_are_set_count() -> None:
         ("TTFT", 1.0),
         ("longest gap", 0.5),
     ]
+
+
+def test_a_reason_becomes_a_sentence() -> None:
+    assert sentence(" goodput rises ") == "Goodput rises."
+    assert sentence("It rises!") == "It rises!"
+    assert sentence("") == ""
+
+
+def test_why_a_sweep_ended_is_said_in_words() -> None:
+    assert stopped_text("complete") == ""
+    assert "budget was spent" in stopped_text("budget")
+    assert stopped_text("the server died") == "The sweep ended early: the server died."
