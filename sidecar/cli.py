@@ -9,14 +9,16 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from sidecar import __version__
-from sidecar.commands import explain, redact, run
+from sidecar.commands import check, explain, map, redact, run
 from sidecar.errors import UserError
 
 # One line for each command module. A module brings ``add_parser(subparsers)`` and sets ``run``.
 COMMANDS: tuple[ModuleType, ...] = (
     run,
-    redact,
+    check,
+    map,
     explain,
+    redact,
 )
 
 
