@@ -21,6 +21,9 @@ MAX_CPU_SHARE = 0.95
 MAX_LOOP_LAG_S = 0.02
 # Above this prefix-cache hit rate, prompts meant to be distinct were not new to the server.
 MAX_HIT_RATE = 0.1
+# More requests on the server than ours by this much cannot be the few scrapes' chance.
+FOREIGN_SHARE = 1.25
+FOREIGN_REQUESTS = 2.0
 # Fewer outputs of the length asked for than this, and the workload is another than the one named.
 MIN_AS_ASKED = 0.95
 
@@ -127,6 +130,20 @@ def warm_prefix(hit_rate: float | None, *, shared_prefix: bool) -> Finding | Non
     )
 
 
+def foreign_traffic(engine: dict[str, float], in_flight_mean: float | None) -> Finding | None:
+    """A finding where the server had clearly more requests than this generator sent it."""
+    running = engine.get("running_mean")
+    if running is None or in_flight_mean is None:
+        return None
+    there = running + engine.get("waiting_mean", 0.0)
+    if there <= FOREIGN_SHARE * in_flight_mean + FOREIGN_REQUESTS:
+        return None
+    return Finding(
+        "foreign_traffic",
+        f"the server had {there:.1f} requests on average, of which {in_flight_mean:.1f} were ours",
+    )
+
+
 def examine(
     *,
     load: float,
@@ -181,6 +198,7 @@ def examine(
         ]
         findings.append(short_outputs(pairs))
     findings.append(warm_prefix(engine.get("prefix_hit_rate"), shared_prefix=expectations.shared_prefix))
+    findings.append(None if cut else foreign_traffic(engine, in_flight_mean))
     if expectations.model:
         others = {r.model for r in records if r.model and r.outcome is Outcome.COMPLETED} - {
             expectations.model

@@ -157,11 +157,11 @@ class LocustPool:
             return -1, None
 
     def run_level(
-        self, plan: LevelPlan, on_tick: Tick, *, on_window: Callable[[str], None] | None = None
+        self, plan: LevelPlan, on_tick: Tick, *, on_phase: Callable[[str], None] | None = None
     ) -> Measured:
         """Run one level on all processes and put together what they measured.
 
-        ``on_tick`` gets the newest figures of all workers, summed; ``on_window`` the name of each phase as it
+        ``on_tick`` gets the newest figures of all workers, summed; ``on_phase`` the name of each phase as it
         begins. A stop request cuts the level short: what came back until then is returned, marked as cut.
         Raises `LoadFailed` when no process is left or none answers.
         """
@@ -202,8 +202,8 @@ class LocustPool:
                 on_tick(_sum_ticks(ticks))
             elif message["event"] == "phase" and message["phase"] not in phases:
                 phases.add(message["phase"])
-                if on_window is not None:
-                    on_window(message["phase"])
+                if on_phase is not None:
+                    on_phase(message["phase"])
         if not results and not cut:
             raise LoadFailed(findings[0].text if findings else "no Locust process is left")
         return _measured(plan, started, results, cut, findings)

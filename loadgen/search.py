@@ -106,12 +106,12 @@ class PeakSearch:
 
     def ask(self) -> float | None:
         """The next load to measure, or ``None`` when nothing more is worth measuring (see ``stopped``)."""
-        if len(self._told) >= self._max_levels:
-            self.stopped = f"{self._max_levels} levels were measured"
-            return None
         load = self._next_of_grid()
         if load is None and not self._levels.fixed:
             load = self._refinement()
+        if load is not None and len(self._told) >= self._max_levels:
+            self.stopped = f"the limit of {self._max_levels} levels was reached"
+            return None
         if load is None and not self.stopped:
             self.stopped = "complete"
         return load

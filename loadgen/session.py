@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 
 from loadgen import options
 from loadgen.arrivals import Arrivals
+from loadgen.engine_watch import EngineWatch
 from loadgen.locust_pool import LoadFailed, LocustPool
 from loadgen.orders import Setup
 from loadgen.plan import LevelPlan, Measured
@@ -88,10 +89,13 @@ def measure(
     with Display(console, sweep.remaining_s) as display:
         try:
             with LocustPool(setup, stopped=stopped) as pool:
+                watch = EngineWatch(url)
 
                 def run_level(plan: LevelPlan) -> Measured:
                     display.begin(plan)
-                    return pool.run_level(plan, display.tick)
+                    measured = pool.run_level(plan, display.tick, on_phase=watch.phase)
+                    engine, findings = watch.take()
+                    return replace(measured, engine=engine, findings=(*measured.findings, *findings))
 
                 def on_level(level: LevelResult) -> None:
                     display.end(level)

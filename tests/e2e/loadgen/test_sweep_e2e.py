@@ -40,7 +40,7 @@ def test_a_short_sweep_comes_near_the_simulators_true_peak(tmp_path: Path) -> No
 
 
 def test_an_open_loop_offers_its_rate_and_sees_the_pauses(tmp_path: Path) -> None:
-    """Every tenth answer pauses for 1.2 s: it shows in the longest gap and in badput, and delays no arrival."""
+    """Every tenth answer pauses for 1.2 s: it shows in the longest gap and in badput; no arrival waits."""
     with fake_llm("stalls:1.2") as url:
         ran = loadgen(
             *("run", "--url", url, "--rate", "40", "--arrivals", "constant", "--output-tokens", "8"),

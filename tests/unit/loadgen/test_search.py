@@ -173,4 +173,4 @@ def test_noise_is_answered_with_repeats_up_to_a_limit() -> None:
 def test_the_number_of_levels_is_bounded() -> None:
     search = PeakSearch(parse_levels("1..1024", whole=True), max_levels=4)
     assert len(drive(search, lambda load: level(load, load))) == 4
-    assert search.stopped == "4 levels were measured"
+    assert search.stopped == "the limit of 4 levels was reached"
