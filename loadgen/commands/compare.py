@@ -13,7 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from loadgen.compare import METRICS, Change, Comparison, Ruling, compare, parse_rule, rule_on
+from loadgen.junit import to_junit
+from loadgen.report import write_files
 from loadgen.report.jsonio import load
+from loadgen.report.markdown import cell, table
 from loadgen.report.text import ABSENT, number, percent, seconds
 
 EXIT = {"pass": 0, "fail": 1, "undecided": 3}
@@ -25,11 +28,14 @@ def add_parser(subparsers: Any) -> None:
         "compare",
         help="compare two sweeps; with --fail-if, a gate for CI",
         description="Differences between a baseline A and a candidate B, with 95 % intervals. "
-        "Exit code 0; with --fail-if 1 when a rule is broken, 3 when one cannot be decided; 2 for wrong usage.",
+        "Exit code 0; with --fail-if 1 when a rule is broken, 3 when it cannot be decided; 2 for wrong usage.",
     )
     parser.add_argument("a", type=Path, metavar="A.json", help="the baseline's report.json")
     parser.add_argument("b", type=Path, metavar="B.json", help="the candidate's report.json")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="print JSON")
+    shape.add_argument("--markdown", action="store_true", help="print Markdown, for a pull request")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="write the rules' results as JUnit XML")
     parser.add_argument(
         "--fail-if",
         action="append",
@@ -47,8 +53,12 @@ def _run(args: argparse.Namespace) -> int:
     rulings = rule_on(rules, found, force=args.force)
     if args.json:
         sys.stdout.write(json.dumps(_plain(found, rulings), indent=1, allow_nan=False) + "\n")
+    elif args.markdown:
+        sys.stdout.write(_markdown(found, rulings))
     else:
         Console(highlight=False).print(_render(found, rulings))
+    if args.junit is not None:
+        write_files({"junit": args.junit}, {"junit": to_junit(rulings)})
     results = {ruling.result for ruling in rulings}
     return next((EXIT[r] for r in ("fail", "undecided") if r in results), 0)
 
@@ -113,30 +123,49 @@ def _render(found: Comparison, rulings: list[Ruling]) -> RenderableType:
     return Group(*parts)
 
 
+HEAD = ("", "A", "B", "change", "95 %", "verdict")
+
+
+def _cells(c: Change, sound: bool) -> list[str]:
+    """One row of the table, under `HEAD`."""
+    ci = c.relative_interval
+    load = f" at load {number(c.load)}" if c.load is not None else ""
+    verdict: str = "noise unknown" if c.verdict == "unknown" and c.difference is not None else c.verdict
+    return [
+        _title(c) + load,
+        _value(c, c.a),
+        _value(c, c.b),
+        ABSENT if c.relative is None else f"{c.relative:+.1%}",
+        ABSENT if ci is None else f"{ci[0]:+.1%} to {ci[1]:+.1%}",
+        verdict if sound else "not comparable",
+    ]
+
+
+def _known(changes: tuple[Change, ...]) -> list[Change]:
+    return [c for c in changes if c.a is not None or c.b is not None]
+
+
 def _table(changes: tuple[Change, ...], sound: bool) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("")
-    for name in ("A", "B", "change", "95 %"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verdict")
-    for c in changes:
-        if c.a is None and c.b is None:
-            continue
-        ci = c.relative_interval
-        load = f" at load {number(c.load)}" if c.load is not None else ""
-        verdict: str = "noise unknown" if c.verdict == "unknown" and c.difference is not None else c.verdict
-        if not sound:
-            verdict = "not comparable"
-        cells = [
-            _title(c) + load,
-            _value(c, c.a),
-            _value(c, c.b),
-            ABSENT if c.relative is None else f"{c.relative:+.1%}",
-            ABSENT if ci is None else f"{ci[0]:+.1%} to {ci[1]:+.1%}",
-            verdict,
-        ]
-        table.add_row(*(Text(cell) for cell in cells), style=_STYLE.get(verdict, ""))
-    return table
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    made.add_column(HEAD[0])
+    for name in HEAD[1:-1]:
+        made.add_column(name, justify="right", no_wrap=True)
+    made.add_column(HEAD[-1])
+    for c in _known(changes):
+        cells = _cells(c, sound)
+        made.add_row(*(Text(text) for text in cells), style=_STYLE.get(cells[-1], ""))
+    return made
+
+
+def _markdown(found: Comparison, rulings: list[Ruling]) -> str:
+    sound = not found.problems
+    parts = [f"- **{r.result}** {cell(f'{r.rule.metric}: {r.why}')}\n" for r in rulings]
+    parts += [f"> Not the same experiment: {cell(p)}.\n" for p in found.problems]
+    parts += [
+        table(HEAD, [_cells(c, sound) for c in _known(changes)]) for changes in (found.peak, found.levels)
+    ]
+    parts += [f"- {cell(n)}\n" for n in found.notes]
+    return "\n".join(parts)
 
 
 def _title(change: Change) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,20 @@ def test_compare_is_a_gate(report: Path, tmp_path: Path) -> None:
     assert ran.returncode == 3
     assert "UNDECIDED  goodput:5%" in ran.stdout
     assert goodput_loadgen("compare", report, slower).returncode == 0
+
+
+def test_ci_gets_markdown_and_junit(report: Path, tmp_path: Path) -> None:
+    junit = tmp_path / "junit.xml"
+    ran = goodput_loadgen(
+        "compare", report, report, "--fail-if", "goodput:5%", "--markdown", "--junit", junit
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "- **pass** goodput" in ran.stdout
+    assert "| peak goodput/s | 4.53 | 4.53 | +0.0% |" in ran.stdout
+    assert ET.parse(junit).getroot().attrib["failures"] == "0"
+    ran = goodput_loadgen("report", report, "--markdown")
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("## Goodput peak: 4.53")
 
 
 @pytest.mark.parametrize(
