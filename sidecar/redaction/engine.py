@@ -98,6 +98,7 @@ class Redactor:
     ``key``: secret bytes of at least 16; with it the replacement carries the first 8 hex digits of an
     HMAC-SHA-256 of the value, so that the same value gives the same token. Without it no hash is made.
     ``custom``: further patterns. ``deny``: words that must never leave, matched without regard to case.
+    ``on_hit`` is told the kind of each value replaced.
     """
 
     def __init__(
@@ -134,6 +135,7 @@ class Redactor:
         self._regions = tuple(regions)
         self._key = key
         self._cpu_ns = cpu_ns
+        self.on_hit: Callable[[str], object] | None = None
         self._prove()
 
     def _prove(self) -> None:
@@ -226,6 +228,8 @@ class Redactor:
 
     def token(self, kind: str, value: str) -> str:
         """``[KIND]``, or ``[KIND:h=........]`` where there is a key."""
+        if self.on_hit is not None:
+            self.on_hit(kind)
         if self._key is None:
             return f"[{kind}]"
         return f"[{kind}:h={self.digest(kind, canonical(kind, value))}]"

@@ -57,6 +57,11 @@ class Counts:
     replaced: Counter[str] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def hit(self, kind: str) -> None:
+        """One value replaced."""
+        with self.lock:
+            self.replaced[kind] += 1
+
     def failed(self, reason: Reason) -> None:
         """One content dropped for ``reason``."""
         with self.lock:
@@ -83,6 +88,7 @@ class ContentFilter:
         self._redactor: Redactor | None = None
         try:
             self._redactor = make_redactor()
+            self._redactor.on_hit = self.counts.hit
         except EngineMissing:
             self.counts.failed(Reason.ENGINE_MISSING)
 

@@ -40,6 +40,7 @@ class Intake:
         forward: Callable[[Span], object],
         *,
         provider: str = "vllm",
+        texts: bool = False,
         on_record: Callable[[RequestRecord], None] | None = None,
     ) -> None:
         self._joins = joins
@@ -47,6 +48,7 @@ class Intake:
         self._clean = clean
         self._forward = forward
         self._provider = provider
+        self._texts = texts
         self._on_record = on_record
         self._held: deque[_Held] = deque()
         self._lock = threading.Lock()
@@ -98,4 +100,6 @@ class Intake:
             self.counts["unjoined" if ours is None else "joined"] += 1
             if ours is not None and ours.usage:
                 self.counts["usage_dropped"] += 1
-        self._forward(converted(span, ours, self._convention, self._clean, self._provider))
+        self._forward(
+            converted(span, ours, self._convention, self._clean, provider=self._provider, texts=self._texts)
+        )

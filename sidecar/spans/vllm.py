@@ -14,6 +14,7 @@ from typing import Any
 
 from sidecar.requests.records import Api, ChoiceRecord, Outcome, RequestRecord
 from sidecar.spans.coldstart import STARTUP_NAMES
+from sidecar.spans.genai import is_identifier
 from sidecar.spans.joins import Ours, request_ids
 from sidecar.spans.model import Event, Kind, Span, Value
 from sidecar.spans.semconv import NEUTRAL, Convention
@@ -45,11 +46,18 @@ def engine_request_id(span: Span) -> str:
 
 
 def converted(
-    span: Span, ours: Ours | None, convention: Convention, clean: Clean, provider: str = "vllm"
+    span: Span,
+    ours: Ours | None,
+    convention: Convention,
+    clean: Clean,
+    *,
+    provider: str = "vllm",
+    texts: bool = False,
 ) -> Span:
     """The span as it may be forwarded.
 
-    Only allowed attributes stay, texts cleaned; the convention's names come beside vLLM's; token usage
+    Only allowed attributes stay, and of texts only identifiers, cleaned; ``texts``: a cleaned error message
+    may stay, too. The convention's names come beside vLLM's; token usage
     goes where our own span of the request has it, so that nobody adds it up twice. With ``ours`` the span
     is our span's child, also where vLLM was not given our trace.
     """
@@ -73,20 +81,19 @@ def converted(
         trace_id=trace_id,
         parent_span_id=parent,
         kind=kind if kind in (1, 2, 3, 4, 5) else Kind.INTERNAL,
-        name=_name(span.name, clean),
+        name=span.name if span.name == REQUEST_SPAN or span.name in STARTUP_NAMES else "span",
         attributes={**attributes, **joined},
         events=tuple(_event(e, clean) for e in span.events[:16]),
-        error_message=clean(span.error_message[:_LONGEST]) or "" if span.error_message else "",
-        scope=clean(span.scope[:_LONGEST]) or "",
+        error_message=(clean(span.error_message) or "")[:_LONGEST] if texts else "",
+        scope=_word(span.scope, clean) or "",
         resource=_resource(span.resource or {}, clean),
         schema_url=convention.schema_url if is_request(span) else span.schema_url,
     )
 
 
-def _name(name: str, clean: Clean) -> str:
-    if name == REQUEST_SPAN or name in STARTUP_NAMES:
-        return name
-    return clean(name[:_LONGEST]) or "span"
+def _word(value: str, clean: Clean) -> str | None:
+    """An identifier that may leave; ``None`` for free text, whatever is in it."""
+    return clean(value) if is_identifier(value) else None
 
 
 def _allowed(values: Mapping[str, Any], clean: Clean) -> dict[str, Value]:
@@ -100,13 +107,12 @@ def _allowed(values: Mapping[str, Any], clean: Clean) -> dict[str, Value]:
         if len(kept) >= _MOST_ATTRIBUTES:
             break
         if isinstance(value, str):
-            shown = clean(value) if len(value) <= _LONGEST else None
-            if shown is not None:
+            if (shown := _word(value, clean)) is not None:
                 kept[name] = shown
         elif isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
             kept[name] = value
         elif isinstance(value, list) and all(isinstance(v, str) and len(v) <= 32 for v in value):
-            kept[name] = [clean(v) or "" for v in value[:64]]
+            kept[name] = [_word(v, clean) or "" for v in value[:64]]
     return kept
 
 
@@ -117,7 +123,7 @@ def _resource(values: Mapping[str, Any], clean: Clean) -> dict[str, Value]:
             continue
         if isinstance(value, bool | int | float):
             kept[name] = value
-        elif isinstance(value, str) and (shown := clean(value[:_LONGEST])) is not None:
+        elif isinstance(value, str) and (shown := _word(value, clean)) is not None:
             kept[name] = shown
     return kept
 
@@ -127,9 +133,9 @@ def _event(event: Event, clean: Clean) -> Event:
     kept = {
         name: shown
         for name in ("exception.type",)
-        if isinstance(value := event.attributes.get(name), str) and (shown := clean(value[:_LONGEST]))
+        if isinstance(value := event.attributes.get(name), str) and (shown := _word(value, clean))
     }
-    return Event(clean(event.name[:_LONGEST]) or "event", event.at_ns, kept)
+    return Event(_word(event.name, clean) or "event", event.at_ns, kept)
 
 
 def _conventional(
