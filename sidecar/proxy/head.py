@@ -20,7 +20,7 @@ _REQUEST_LINE = re.compile(rb"([A-Z][A-Z\-]{0,31}) ([\x21-\x7e\x80-\xff]+) HTTP/
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) (\d{3})(?: [\t\x20-\x7e\x80-\xff]*)?")
 _LENGTH = re.compile(rb"\d{1,18}")
 
-Field = tuple[bytes, bytes]  # lower-case name, value without surrounding blanks
+_NONE: list[bytes] = []
 
 
 class Refused(Exception):
@@ -39,11 +39,13 @@ def _bad(reason: str, message: str) -> Refused:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A parsed head. ``lines`` are the raw lines (start line first, no CRLF), ``fields`` belong to
-    lines[1:]."""
+    """A parsed head. ``raw`` is all of it; ``lines`` its lines (start line first, no CRLF), ``names`` the
+    lower-case field names of lines[1:], ``fields`` the values of each name in order, without outer blanks."""
 
-    lines: tuple[bytes, ...]
-    fields: tuple[Field, ...]
+    raw: bytes
+    lines: list[bytes]
+    names: list[bytes]
+    fields: dict[bytes, list[bytes]]
     minor: int  # of HTTP/1.minor
     method: bytes = b""
     target: bytes = b""
@@ -51,15 +53,23 @@ class Head:
 
     def values(self, name: bytes) -> list[bytes]:
         """All values of a field, in order; ``name`` in lower case."""
-        return [value for key, value in self.fields if key == name]
+        return self.fields.get(name, _NONE)
 
     def first(self, name: bytes) -> bytes:
         """The first value, or empty."""
-        return next((value for key, value in self.fields if key == name), b"")
+        return self.fields[name][0] if name in self.fields else b""
 
     def tokens(self, name: bytes) -> list[bytes]:
         """A comma-separated list field as lower-case tokens."""
-        return [t for v in self.values(name) for part in v.split(b",") if (t := part.strip(b" \t").lower())]
+        if name not in self.fields:
+            return []
+        return [t for v in self.fields[name] for part in v.split(b",") if (t := part.strip(b" \t").lower())]
+
+    def items(self) -> list[tuple[str, str]]:
+        """Names and values as text, for those who only read them."""
+        return [
+            (k.decode("latin-1"), v.decode("latin-1")) for k, values in self.fields.items() for v in values
+        ]
 
     @property
     def keep_alive(self) -> bool:
@@ -70,7 +80,7 @@ class Head:
 
 def parse_request(raw: bytes) -> Head:
     """``raw`` runs to and with the empty line. Raises Refused."""
-    lines, fields = _lines(raw)
+    lines, names, fields = _lines(raw)
     match = _REQUEST_LINE.fullmatch(lines[0])
     if match is None:
         raise _bad("request_line", "bad request line")
@@ -87,7 +97,7 @@ def parse_request(raw: bytes) -> Head:
         raise _bad("request_line", "only OPTIONS can have the target *")
     if b"#" in target:
         raise _bad("request_line", "a fragment in the request target")
-    head = Head(lines, fields, int(minor), method=method, target=target)
+    head = Head(raw, lines, names, fields, int(minor), method=method, target=target)
     hosts = head.values(b"host")
     if len(hosts) > 1 or (not hosts and head.minor == 1):
         raise _bad("host", "exactly one Host field is needed")
@@ -101,11 +111,11 @@ def parse_request(raw: bytes) -> Head:
 def parse_response(raw: bytes) -> Head:
     """``raw`` runs to and with the empty line. Raises Refused (status 502)."""
     try:
-        lines, fields = _lines(raw)
+        lines, names, fields = _lines(raw)
         match = _STATUS_LINE.fullmatch(lines[0])
         if match is None:
             raise _bad("response", "the upstream's status line cannot be read")
-        head = Head(lines, fields, int(match[1]), status=int(match[2]))
+        head = Head(raw, lines, names, fields, int(match[1]), status=int(match[2]))
         _check_framing(head)
         _ask_llhttp(httptools.HttpResponseParser, raw)
     except Refused as error:
@@ -131,17 +141,20 @@ def response_body(head: Head, method: bytes) -> Body:
     return LengthBody(int(length)) if length else UntilClose()
 
 
-def _lines(raw: bytes) -> tuple[tuple[bytes, ...], tuple[Field, ...]]:
-    lines = tuple(raw[:-4].split(b"\r\n"))
-    fields: list[Field] = []
+def _lines(raw: bytes) -> tuple[list[bytes], list[bytes], dict[bytes, list[bytes]]]:
+    lines = raw[:-4].split(b"\r\n")
+    names: list[bytes] = []
+    fields: dict[bytes, list[bytes]] = {}
     for line in lines[1:]:
         match = _LINE.fullmatch(line)
         if match is None:
             if line[:1] in (b" ", b"\t"):
                 raise _bad("folding", "obsolete line folding")
             raise _bad("field", "bad header field (blank before the colon, bare CR or LF, control character)")
-        fields.append((match[1].lower(), match[2].rstrip(b" \t")))
-    return lines, tuple(fields)
+        name = match[1].lower()
+        names.append(name)
+        fields.setdefault(name, []).append(match[2].rstrip(b" \t"))
+    return lines, names, fields
 
 
 def _check_framing(head: Head) -> None:

@@ -12,6 +12,7 @@ from sidecar.proxy.head import Head
 # RFC 9110, 7.6.1, and what older texts add. Transfer-Encoding and Trailer stay: the body passes in its
 # coding.
 _HOP = frozenset({b"keep-alive", b"proxy-connection", b"proxy-authorization", b"proxy-authenticate", b"te"})
+_CHANGED = _HOP | {b"upgrade", b"http2-settings"}  # with none of these the head passes as it is
 # A client may name any field in Connection; these frame or route the message and cannot be taken out.
 _PROTECTED = frozenset({b"host", b"content-length", b"transfer-encoding", b"trailer", b"content-type"})
 
@@ -56,13 +57,15 @@ def _forward(
     add: list[tuple[bytes, bytes]],
 ) -> bytes:
     options = head.tokens(b"connection")
-    drop = (_HOP | extra | (set(options) - _PROTECTED)) - (keep & {b"te", b"upgrade"})
     if b"te" in keep:
         replace = {**replace, b"te": b"trailers"}
+    if not replace and not _CHANGED.intersection(head.fields) and keep.issuperset(options):
+        return head.raw[:-2] + b"".join([name + b": " + value + b"\r\n" for name, value in add]) + b"\r\n"
+    drop = (_HOP | extra | (set(options) - _PROTECTED)) - (keep & {b"te", b"upgrade"})
     stay = [o for o in options if o in keep]
     out = [head.lines[0]]
     connection_done = stay == options  # then the Connection lines can stay as they are
-    for line, (name, _) in zip(head.lines[1:], head.fields, strict=True):
+    for line, name in zip(head.lines[1:], head.names, strict=True):
         if name == b"connection":
             if name in extra:
                 continue

@@ -147,8 +147,7 @@ class UpstreamSide(asyncio.Protocol):
                 send(self._client.transport, rest)
             return
         if self._watch is not None:
-            headers = [(k.decode("latin-1"), v.decode("latin-1")) for k, v in head.fields]
-            self._watch.note_head(head.status, headers, now)
+            self._watch.note_head(head.status, head.items(), now)
         body = response_body(head, method)
         if body.done:
             self._client.answered(now, surplus=bool(rest))
