@@ -121,6 +121,7 @@ class _Mapper:
             text = f"{count} malformed lines skipped, the first is line {first.number}: {first.reason}"
             self._note("malformed_line", text)
         generation = self._generation(engines)
+        self._note_lost_engines([engine for engine in engines if engine])
         missing, advice = advise(
             self.catalog,
             frozenset(self.rows.names),
@@ -294,6 +295,13 @@ class _Mapper:
                 f"{self.catalog.server} {self.version} is newer than the catalogue ({self.catalog.newest}): "
                 "the newest names are used",
             )
+
+    def _note_lost_engines(self, engines: list[str]) -> None:
+        # vllm-project/vllm#21257: each engine registered its families anew and only the last one stayed.
+        lossy = self.release is not None and (0, 8, 3, 0, 0) <= self.release < (0, 10, 0, 0, 0)
+        if lossy and self.catalog.server == "vllm" and len(engines) == 1 and engines[0] != "0":
+            text = f"only engine {engines[0]}: before 0.10.0 data parallelism shows its last engine alone"
+            self._note("engines_lost", text)
 
     def _generation(self, engines: list[str]) -> str:
         if self.catalog.server != "vllm" or not self.recognised:

@@ -84,6 +84,11 @@ class ScrapeSettings:
         """The time one scrape may take as a whole."""
         return min(0.8 * self.interval_s, 10.0) if self.timeout_s is None else self.timeout_s
 
+    @property
+    def aside_s(self) -> float:
+        """The time that asking for the version, or for health, may take beside the page."""
+        return min(1.0, 0.1 * self.interval_s)
+
     def url(self, path: str) -> str:
         """``base_url`` with a path; a base that already ends in the metrics path is taken as its parent."""
         return self.base_url.rstrip("/").removesuffix(self.metrics_path).rstrip("/") + path
@@ -221,8 +226,9 @@ class Scraper:
         started_ns = self._clock_ns()
         page: Page | None = None
         try:
-            async with asyncio.timeout(settings.limit_s), self._client() as client:
-                page = await self._fetch(client)
+            async with self._client() as client:
+                async with asyncio.timeout(settings.limit_s):
+                    page = await self._fetch(client)
                 duration_s = (self._clock_ns() - started_ns) / 1e9
                 await self._ask_version(client, page)
                 await self._ask_health(client)
@@ -259,14 +265,17 @@ class Scraper:
         start_s = _start_time(page)
         if settings.version_path is None or not version.due(start_s, self._clock_ns()):
             return
-        with suppress(httpx.HTTPError):
-            response = await client.get(settings.url(settings.version_path))
+        # A server that has no answer for this has a page all the same.
+        with suppress(httpx.HTTPError, TimeoutError):
+            async with asyncio.timeout(settings.aside_s):
+                response = await client.get(settings.url(settings.version_path))
             version.take(_version_in(response), start_s, self._clock_ns())
 
     async def _ask_health(self, client: httpx.AsyncClient) -> None:
         settings = self.settings
         if settings.health_path is not None:
-            response = await client.get(settings.url(settings.health_path))
+            async with asyncio.timeout(settings.aside_s):
+                response = await client.get(settings.url(settings.health_path))
             if response.status_code >= 500:
                 raise _Failed("unhealthy", f"{settings.health_path} answers {response.status_code}")
 

@@ -86,8 +86,11 @@ class _Buckets:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
+    """One scrape, kept small: no view, and what did not change shares its objects with the entry before."""
+
     at_ns: int
-    view: EngineView
+    load: tuple[float | None, ...]
+    tokens: tuple[float | None, ...]
     counters: Mapping[tuple[str, SeriesId], float]
     buckets: Mapping[tuple[str, SeriesId], tuple[int, Histogram]]
     resets: Mapping[str, int]
@@ -109,6 +112,7 @@ class History:
     _buckets: dict[tuple[str, SeriesId], _Buckets] = field(default_factory=dict)
     _resets: dict[str, int] = field(default_factory=dict)
     _wall_s: float | None = None
+    _view: EngineView | None = None
 
     def add(self, at_ns: int, view: EngineView | None, wall_s: float | None = None) -> None:
         """Take one scrape; ``None`` is a failed one, which adds nothing. ``at_ns`` is monotonic, ``wall_s``
@@ -127,10 +131,12 @@ class History:
         if restarted or (sum(self._resets.values()) > resets_before and not view.restarts_visible):
             self.restarts += 1
         self._wall_s = wall_s
+        self._view = view
         self._entries.append(
             _Entry(
                 at_ns,
-                view,
+                tuple(view.total(name) for name in _LOAD_GAUGES),
+                tuple(view.total(name) for name in _TOKEN_COUNTERS),
                 {key: state.grown for key, state in self._counters.items()},
                 {key: (state.epoch, state.grown) for key, state in self._buckets.items()},
                 dict(self._resets),
@@ -141,12 +147,11 @@ class History:
     @property
     def latest(self) -> EngineView | None:
         """The last good view, however old."""
-        return self._entries[-1].view if self._entries else None
+        return self._view
 
     def gauge(self, name: str, now_ns: int) -> Signal | None:
         """The gauge (or raw counter) as last seen, ``None`` once it is older than two intervals."""
-        entry = self._fresh(now_ns)
-        return entry.view.signals.get(name) if entry else None
+        return self._view.signals.get(name) if self._view is not None and self._fresh(now_ns) else None
 
     def increase(self, name: str, now_ns: int, window_s: float | None = None) -> Increase | None:
         """Of one counter over all engines and models. ``None``: stale, absent, or fewer than two scrapes."""
@@ -158,7 +163,7 @@ class History:
     ) -> dict[str, Increase] | None:
         """The same by one of the signal's own labels, by ``engine`` or ``model``; ``None``: all in one."""
         ends = self._ends(now_ns, window_s)
-        if ends is None or name not in ends[1].view.signals:
+        if ends is None or self._view is None or name not in self._view.signals:
             return None
         first, last = ends
         elapsed_s = (last.at_ns - first.at_ns) / 1e9
@@ -168,7 +173,7 @@ class History:
                 group = _group(key[1], label)
                 grown[group] = grown.get(group, 0.0) + value - first.counters.get(key, 0.0)
         resets = last.resets.get(name, 0) - first.resets.get(name, 0)
-        hidden = not last.view.restarts_visible
+        hidden = not self._view.restarts_visible
         return {group: Increase(value, resets, elapsed_s, hidden) for group, value in grown.items()}
 
     def rate(self, name: str, now_ns: int, window_s: float | None = None) -> float | None:
@@ -179,7 +184,7 @@ class History:
     def histogram(self, name: str, now_ns: int, window_s: float | None = None) -> Histogram | None:
         """What was observed in the window, over all engines and models."""
         ends = self._ends(now_ns, window_s)
-        if ends is None or name not in ends[1].view.histograms:
+        if ends is None or self._view is None or name not in self._view.histograms:
             return None
         first, last = ends
         parts = []
@@ -207,13 +212,11 @@ class History:
         until the next step, so unchanged gauges without tokens are no proof of load.
         """
         entry = self._fresh(now_ns)
-        if entry is None or not any((entry.view.total(name) or 0.0) > 0 for name in _LOAD_GAUGES):
+        if entry is None or not any(entry.load):
             return 0.0
         since = entry.at_ns
         for older in reversed(self._entries):
-            if any(older.view.total(name) != entry.view.total(name) for name in _LOAD_GAUGES) or any(
-                older.view.total(name) != entry.view.total(name) for name in _TOKEN_COUNTERS
-            ):
+            if older.load != entry.load or older.tokens != entry.tokens:
                 break
             since = older.at_ns
         return (entry.at_ns - since) / 1e9
@@ -263,8 +266,10 @@ class History:
         ):
             state.grown = _plus(state.grown, value)
             self._resets[key[0]] = self._resets.get(key[0], 0) + 1
-        else:
+        elif value.cumulative != state.raw.cumulative:
             state.grown = _plus(state.grown, _minus(value, state.raw))
+        else:
+            return
         state.raw, state.created_s = value, created_s
 
     def _begun_since(self, created_s: float | None) -> bool:
@@ -279,6 +284,7 @@ class History:
             self._counters.clear()
             self._buckets.clear()
             self._entries.clear()
+            self._view = None
 
     def _fresh(self, now_ns: int) -> _Entry | None:
         if not self._entries or now_ns - self._entries[-1].at_ns > _STALE_INTERVALS * self.interval_s * 1e9:
@@ -312,7 +318,7 @@ def _another(created_s: float | None, before_s: float | None) -> bool:
 
 def _minus(a: Histogram, b: Histogram) -> Histogram:
     total = None if a.sum is None or b.sum is None else a.sum - b.sum
-    return Histogram(a.edges, tuple(x - y for x, y in zip(a.cumulative, b.cumulative, strict=True)), total)
+    return Histogram(b.edges, tuple(x - y for x, y in zip(a.cumulative, b.cumulative, strict=True)), total)
 
 
 def _plus(a: Histogram, b: Histogram) -> Histogram:

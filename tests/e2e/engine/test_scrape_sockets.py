@@ -115,6 +115,18 @@ async def test_a_page_that_drips_is_a_timeout_as_a_whole():
         assert (snapshot.up, snapshot.code) == (False, "timeout")
 
 
+async def test_a_version_that_never_comes_costs_the_version_and_not_the_page():
+    async def silent(writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(20)
+
+    answers = {"/metrics": [answer(BUSY)], "/version": [silent, VERSION]}
+    async with MetricsServer(answers) as server:
+        scraper = scraper_of(server.url, interval_s=10.0, timeout_s=8.0)
+        first = await asyncio.wait_for(scraper.scrape_once(), 15)
+        assert (first.up, first.version) == (True, None)
+        assert (await scraper.scrape_once()).version == "0.32.0"
+
+
 async def test_nobody_listens_then_the_engine_comes_up():
     async with MetricsServer({}) as server:
         port = server.port

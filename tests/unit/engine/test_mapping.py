@@ -293,6 +293,20 @@ def test_trap_engines_with_other_edges_are_merged_on_the_common_ones():
     assert (merged.edges, merged.cumulative) == ((0.5, math.inf), (8, 10))
 
 
+def test_trap_data_parallel_before_0_10_shows_the_last_engine_only():
+    text = 'vllm:num_requests_running{engine="3",model_name="m"} 1\n'
+    assert "engines_lost" in codes(view_of(text, "0.9.1"))
+    assert "engines_lost" not in codes(view_of(text, "0.10.0"))
+    assert "engines_lost" not in codes(view_of(text.replace("3", "0"), "0.9.1"))
+
+
+def test_trap_several_api_servers_hide_restarts():
+    many = "".join(f'vllm:num_requests_running{{engine="{i}",model_name="m"}} {i}\n' for i in range(4))
+    view = view_of(many + 'vllm:generation_tokens_total{engine="0",model_name="m"} 4\n', "0.32.0")
+    assert view.engines == ("0", "1", "2", "3")
+    assert not view.restarts_visible
+
+
 def test_trap_names_that_ray_respelled_are_read_as_vllms():
     view = view_of('ray_vllm_num_requests_running{engine="0",model_name="m",ReplicaId="r"} 3\nother 1\n')
     assert (view.server, view.total("running")) == ("vllm", 3)
