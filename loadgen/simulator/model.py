@@ -19,9 +19,9 @@ knows TTFT, TPOT, the longest gap and the end; an ITL percentile is not among th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import comb, erf, fsum, sqrt
+from math import ceil, erf, exp, floor, fsum, lgamma, log, log1p, sqrt
 from typing import Protocol
 
 from loadgen.simulator.profile import Profile, Span, Workload, find_profile, profiles
@@ -103,21 +103,25 @@ class TruePoint:
     kv_limited: bool
 
 
-def _normal_at_most(bound: float, mean: float, sd: float) -> float:
+def _normal_at_most(bound: float | None, mean: float, sd: float) -> float:
+    if bound is None:
+        return 1.0
     if sd <= 0:
         return 1.0 if bound >= mean * (1 - 1e-12) else 0.0
     return 0.5 * (1 + erf((bound - mean) / (sd * sqrt(2))))
 
 
-def _binomial(n: int, p: float) -> list[float]:
-    """P(k of n), k = 0..n."""
+def _binomial(n: int, p: float) -> list[tuple[int, float]]:
+    """(k, P(k of n)) for every k that has any weight, within ten standard deviations of the mean."""
+    if n == 0 or p <= 0:
+        return [(0, 1.0)]
     if p >= 1:
-        return [0.0] * n + [1.0]
-    return [comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]
-
-
-def _moments(pmf: Sequence[float], value: Callable[[int], float]) -> float:
-    return sum(p * value(k) for k, p in enumerate(pmf) if p > 0)
+        return [(n, 1.0)]
+    reach = 10 * sqrt(n * p * (1 - p)) + 1
+    ks = range(max(0, floor(n * p - reach)), min(n, ceil(n * p + reach)) + 1)
+    all_ways = lgamma(n + 1)
+    logs = [all_ways - lgamma(k + 1) - lgamma(n - k + 1) + k * log(p) + (n - k) * log1p(-p) for k in ks]
+    return [(k, exp(weight)) for k, weight in zip(ks, logs, strict=True)]
 
 
 def _renewal_variance(steps: int, low: int, high: int) -> float:
@@ -129,7 +133,8 @@ def _renewal_variance(steps: int, low: int, high: int) -> float:
     """
     mean_length = (low + high) / 2
     reach = min(steps, high)
-    survive = min(reach, low) + sum((high - x + 1) / (high - low + 1) for x in range(low + 1, reach + 1))
+    values, beyond = high - low + 1, max(0, reach - low)  # P(length >= x) falls by 1 / values beyond low
+    survive = min(reach, low) + beyond - beyond * (beyond + 1) / (2 * values)
     once = min(1.0, survive / mean_length)
     mean = steps / mean_length
     twice = max(0.0, mean - once)
@@ -165,10 +170,6 @@ class _Batch:
         tokens = max(0.0, sequences - prefills) + prefills * self.chunk_tokens
         cost = step_cost(self.profile, tokens=tokens, kv_tokens=sequences * self.context, sequences=sequences)
         return cost.step_s
-
-    def prefills(self) -> list[float]:
-        """P(k prompts of others in a step)."""
-        return _binomial(self.others, self.prefill_share)
 
 
 def _batch(profile: Profile, workload: Workload, load: int) -> tuple[_Batch, bool, bool]:
@@ -213,22 +214,30 @@ def true_point(profile: Profile, workload: Workload, slo: SloBounds, load: int) 
     """The truth at ``load`` requests in flight (closed loop, no think time); ``load`` >= 1."""
     output = workload.output_tokens
     batch, full, kv_limited = _batch(profile, workload, load)
-    pmf = batch.prefills()
-    decode_s = _moments(pmf, batch.step_s)
-    joined = [batch.chunks * batch.step_s(k + 1) for k in range(len(pmf))]
-    join_s = sum(p * t for p, t in zip(pmf, joined, strict=True))
+    pmf = _binomial(batch.others, batch.prefill_share)  # of prompts of others in a step
+    decodes = [(p, k, batch.step_s(k)) for k, p in pmf]
+    joins = [(p, batch.chunks * batch.step_s(k + 1)) for k, p in pmf]
+    decode_s = fsum(p * t for p, _, t in decodes)
+    join_s = fsum(p * t for p, t in joins)
     served_s = join_s + (output.mean - 1) * decode_s
     if full:
         throughput = (batch.others + 1) / served_s
         wait_s = load / throughput - served_s  # Little's law
         running = float(batch.others + 1)
     else:
-        wait_s = _moments(pmf, lambda k: batch.step_s(k, own=0)) if batch.others else 0.0
+        wait_s = fsum(p * batch.step_s(k, own=0) for k, p in pmf) if batch.others else 0.0
         throughput = load / (wait_s + served_s)
         running = load * (1 - batch.absent)
-    ttft_s = [wait_s + t for t in joined]
-    lengths = _samples(output.low, output.high)
-    goods = [_share_good(batch, workload, slo, tokens, ttft_s, decode_s) for tokens in lengths]
+    spread = _spread(batch, workload, decodes, decode_s)
+    in_time = _at_most(slo.ttft_s, ((p, wait_s + t) for p, t in joins))
+    step_in_gap = _at_most(slo.max_gap_s, ((p, t) for p, _, t in decodes))
+    goods = []
+    for tokens in _samples(output.low, output.high):
+        good, gaps, sd_s = in_time, tokens - 1, 0.0
+        if gaps:
+            sd_s = spread.sd_s(gaps)
+            good *= step_in_gap**gaps * _normal_at_most(slo.tpot_s, decode_s, sd_s)
+        goods.append(good * _normal_at_most(slo.e2e_s, wait_s + join_s + gaps * decode_s, gaps * sd_s))
     attained = fsum(goods) / len(goods)
     return TruePoint(
         load=load,
@@ -246,46 +255,46 @@ def true_point(profile: Profile, workload: Workload, slo: SloBounds, load: int) 
     )
 
 
-def _share_good(
-    batch: _Batch, workload: Workload, slo: SloBounds, tokens: int, ttft_s: Sequence[float], decode_s: float
-) -> float:
-    """Share of requests of ``tokens`` output tokens that are good; ``ttft_s[k]``: with k prompts beside."""
-    pmf = batch.prefills()
-    good = _at_most(slo.ttft_s, zip(pmf, ttft_s, strict=True))
-    gaps = tokens - 1
-    spread_s = _tpot_spread(batch, workload, gaps, decode_s) if gaps else 0.0
-    if gaps and slo.tpot_s is not None:
-        good *= _normal_at_most(slo.tpot_s, decode_s, spread_s)
-    if gaps and slo.max_gap_s is not None:
-        good *= _at_most(slo.max_gap_s, ((p, batch.step_s(k)) for k, p in enumerate(pmf))) ** gaps
-    if slo.e2e_s is not None:
-        first_s = sum(p * t for p, t in zip(pmf, ttft_s, strict=True))
-        good *= _normal_at_most(slo.e2e_s, first_s + gaps * decode_s, gaps * spread_s)
-    return good
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """How TPOT varies between requests.
 
-
-def _tpot_spread(batch: _Batch, workload: Workload, gaps: int, decode_s: float) -> float:
-    """Standard deviation of TPOT between requests with ``gaps`` decode steps, seconds.
-
-    A step's time is taken as a line in the number of prompts in it, and a rest. The line moves with how
-    many prompts of others fall into the request's steps, which is steadier than chance; the rest, the
-    lengths of those prompts and the contexts are chance.
+    A step's time is taken as a line in the number of prompts in it, and a rest. The line moves with how many
+    prompts of others fall into the request's steps, which is steadier than chance; the rest and the lengths
+    of those prompts are chance anew in each step; contexts stay as they are.
     """
+
+    output: Span
+    others: int
+    slope_s: float
+    step_variance: float
+    context_variance: float
+
+    def sd_s(self, gaps: int) -> float:
+        """Standard deviation between requests with ``gaps`` decode steps, seconds."""
+        prompts = self.others * _renewal_variance(gaps, self.output.low, self.output.high)
+        return sqrt((self.slope_s / gaps) ** 2 * prompts + self.step_variance / gaps + self.context_variance)
+
+
+def _spread(
+    batch: _Batch, workload: Workload, decodes: Sequence[tuple[float, int, float]], decode_s: float
+) -> _Spread:
     profile, prompt, output = batch.profile, workload.prompt_tokens, workload.output_tokens
-    pmf = batch.prefills()
-    mean = _moments(pmf, float)
-    variance = _moments(pmf, lambda k: (k - mean) ** 2)
-    slope = _moments(pmf, lambda k: (k - mean) * batch.step_s(k)) / variance if variance > 0 else 0.0
-    rest = _moments(pmf, lambda k: (batch.step_s(k) - decode_s - slope * (k - mean)) ** 2)
+    mean = fsum(p * k for p, k, _ in decodes)
+    variance = fsum(p * (k - mean) ** 2 for p, k, _ in decodes)
+    slope_s = fsum(p * (k - mean) * t for p, k, t in decodes) / variance if variance > 0 else 0.0
+    rest = fsum(p * (t - decode_s - slope_s * (k - mean)) ** 2 for p, k, t in decodes)
     token_s = FLOPS_PER_PARAM * profile.params / profile.peak_flops
-    shown = min(
-        1.0, slope / (token_s * batch.chunk_tokens)
-    )  # the part of a prompt's FLOPs not hidden by memory
-    lengths = mean * (shown * token_s) ** 2 * prompt.variance
+    shown = min(1.0, slope_s / (token_s * batch.chunk_tokens))  # of a prompt's FLOPs, not hidden by memory
     kv_s = profile.kv_bytes_per_token / profile.bandwidth_bytes_per_s
-    contexts = prompt.variance + batch.others * (prompt.variance + _age(output) ** 2 / 12)
-    prompts = batch.others * _renewal_variance(gaps, output.low, output.high)
-    return sqrt((slope / gaps) ** 2 * prompts + (rest + lengths) / gaps + kv_s**2 * contexts)
+    return _Spread(
+        output=output,
+        others=batch.others,
+        slope_s=slope_s,
+        step_variance=rest + mean * (shown * token_s) ** 2 * prompt.variance,
+        context_variance=kv_s**2
+        * (prompt.variance + batch.others * (prompt.variance + _age(output) ** 2 / 12)),
+    )
 
 
 def _at_most(bound: float | None, outcomes: Iterable[tuple[float, float]]) -> float:

@@ -24,7 +24,7 @@ from aiohttp.http import HttpVersion11
 from loadgen.simulator.engine import Emission, Engine, FinishReason
 from loadgen.simulator.faults import HEADER, FaultPlan, Faults, parse_faults, plan_faults
 from loadgen.simulator.metrics import CONTENT_TYPE, render_page
-from loadgen.simulator.model import true_peak
+from loadgen.simulator.model import TruePoint, true_peak
 from loadgen.simulator.profile import Profile
 from loadgen.simulator.text import answer_token, chat_tokens, count_tokens, cut_at_stop, token_ids
 from loadgen.simulator.wire import (
@@ -135,6 +135,7 @@ class Simulator:
         self._runner: web.AppRunner | None = None
         self._task: asyncio.Task[None] | None = None
         self._port = 0
+        self._true_peak: TruePoint | None = None
 
     @property
     def port(self) -> int:
@@ -439,11 +440,13 @@ class Simulator:
     async def _about(self, request: web.Request) -> web.Response:
         """What is simulated and what the truth is; no real vLLM has this."""
         profile = self.profile
+        if self._true_peak is None:  # in a thread: the engine must not wait for it
+            self._true_peak = await asyncio.to_thread(true_peak, profile, profile.workload, profile.slo)
         told: dict[str, Any] = {
             "profile": asdict(profile),
             "seed": self._seed,
             "faults": asdict(self._faults),
-            "true_peak": asdict(true_peak(profile, profile.workload, profile.slo)),
+            "true_peak": asdict(self._true_peak),
             "steps": self.engine.stats.steps,
             "behind_max_s": self._behind_max_ns / 1e9,
         }
