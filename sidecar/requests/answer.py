@@ -89,7 +89,7 @@ class Answer:
                     tokens = facts.usage.output if facts.usage is not None else None
                     self.mark(track, at_ns, -1 if tokens is None else tokens)
         if facts.usage is not None:
-            self.merge(facts.usage, whole=not facts.deltas or len(self.tracks) <= 1)
+            self.merge(facts.usage, whole=at_ns is None or not facts.deltas or len(self.tracks) <= 1)
         if facts.end:
             self.end_seen = True
         return True
