@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from sidecar.config import Settings
@@ -24,10 +24,11 @@ from sidecar.engine.scrape import EngineSnapshot, Scraper
 from sidecar.proxy.server import Proxy, ProxySettings
 from sidecar.publish.admin import Admin, Sources
 from sidecar.publish.exposition import Family
-from sidecar.publish.metrics import ProcessView, ProxyView, families
+from sidecar.publish.metrics import ProcessView, ProxyView, SpanView, families
 from sidecar.publish.status import status
 from sidecar.requests.records import RequestRecord
 from sidecar.requests.slo import SloPolicy, load_slo, parse_slo
+from sidecar.tracing import tracing_of
 
 _log = logging.getLogger(__name__)
 
@@ -46,9 +47,9 @@ def policy_of(settings: Settings) -> SloPolicy:
 
 
 class Runtime:
-    """All parts of one sidecar. ``on_judged`` sees each judged request; what it raises is logged."""
+    """All parts of one sidecar."""
 
-    def __init__(self, settings: Settings, *, on_judged: Callable[[Judged], None] | None = None) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.started_wall_s = time.time()
         capacity = load_capacity(Path(settings.capacity)) if settings.capacity else None
@@ -61,14 +62,24 @@ class Runtime:
             max_models=settings.max_models,
         )
         host, port = settings.address("listen")
+        proxied = ProxySettings(
+            upstream=settings.upstream,
+            listen_host=host,
+            listen_port=port,
+            class_header=settings.class_header,
+        )
+        self.tracing = tracing_of(
+            os.environ,
+            upstream=proxied.address(),
+            engine=lambda: self.live.engine.view if self.live.engine is not None else None,
+            note=_log.warning,
+        )
+        if self.tracing is not None:
+            proxied = replace(proxied, trace="continue")
         self.proxy = Proxy(
-            ProxySettings(
-                upstream=settings.upstream,
-                listen_host=host,
-                listen_port=port,
-                class_header=settings.class_header,
-            ),
+            proxied,
             on_record=self._on_record,
+            on_start=self.tracing.started if self.tracing is not None else None,
         )
         self.scraper = Scraper(
             settings.engine or settings.upstream, interval_s=settings.scrape_interval_s, timeout_s=None
@@ -81,7 +92,6 @@ class Runtime:
             created_s=self.started_wall_s,
         )
         self.admin = Admin(sources, *settings.address("admin"))
-        self._on_judged = on_judged
         self._poke_at_s: float | None = None
         self._poked_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -114,6 +124,8 @@ class Runtime:
             await asyncio.gather(scraping, ticking, return_exceptions=True)
             await self.proxy.close()
             self._judged(self.live.settle(time.monotonic_ns(), time.time(), all_of_them=True))
+            if self.tracing is not None:
+                await asyncio.to_thread(self.tracing.close)
             await self.admin.close()
 
     def stop(self) -> None:
@@ -128,6 +140,7 @@ class Runtime:
             proxy=self._proxy_view(),
             scrapes=self.scraper.stats,
             process=_process(self.started_wall_s),
+            spans=SpanView(self.tracing.sent, self.tracing.dropped) if self.tracing is not None else None,
         )
 
     def autoscale(self) -> Autoscale:
@@ -156,11 +169,11 @@ class Runtime:
         self._judged(self.live.add_snapshot(snapshot, time.monotonic_ns(), time.time()))
 
     def _judged(self, judged: list[Judged]) -> None:
-        if self._on_judged is None:
+        if self.tracing is None:
             return
         for one in judged:
             try:
-                self._on_judged(one)
+                self.tracing.judged(one)
             except Exception:
                 _log.exception("a judged request could not be passed on")
 

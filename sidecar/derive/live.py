@@ -15,7 +15,7 @@ from sidecar.derive.evidence import EngineWatch
 from sidecar.derive.judging import Judged, Judging
 from sidecar.derive.names import OTHER, ModelNames
 from sidecar.derive.selfcheck import SelfCheck
-from sidecar.derive.windows import WINDOWS, Counts, Slot, Summary, summarize
+from sidecar.derive.windows import Counts, Slot, Summary, summarize
 from sidecar.engine.scrape import EngineSnapshot
 from sidecar.engine.view import EngineView
 from sidecar.requests.records import RequestRecord
@@ -116,10 +116,7 @@ class Live:
         for state in self.classes.values():
             whole.merge(state.slot(window, now_ns))
             covered_s = max(covered_s, state.rings[window].covered_s(now_ns, self.started_ns))
-        if not covered_s:
-            spec = next(spec for spec in WINDOWS if spec.name == window)
-            covered_s = float(spec.slot_s)
-        return summarize(whole, window, covered_s)
+        return summarize(whole, window, covered_s or 1.0)
 
     def chart(self, now_ns: int) -> list[tuple[float, Counts]]:
         """(seconds ago, counts) for each half minute of the last hour in which something finished."""

@@ -197,8 +197,8 @@ class Ring:
         """How much time the window covers now, given that nothing was watched before ``since_ns``."""
         oldest = self._oldest(self._number(now_ns)) * self.spec.slot_s
         begin_s = max(float(oldest), since_ns / 1e9)
-        # Never less than a slot: a rate over the first milliseconds says nothing.
-        return max(now_ns / 1e9 - begin_s, float(self.spec.slot_s))
+        # Never less than a second: a rate over the first milliseconds says nothing.
+        return max(now_ns / 1e9 - begin_s, 1.0)
 
     def by_slot(self, now_ns: int) -> list[tuple[float, Counts]]:
         """(seconds before now at which the slot began, its counts), oldest first, empty slots left out."""

@@ -231,6 +231,8 @@ METRICS: tuple[Metric, ...] = (
         ("reason",),
         "Requests that passed without being measured.",
     ),
+    Metric("goodput_spans_sent_total", "counter", (), "Spans that the collector took."),
+    Metric("goodput_spans_dropped_total", "counter", ("reason",), "Spans that were lost, by reason."),
     Metric("goodput_held_requests", "gauge", (), "Finished requests that wait for a scrape to be judged."),
     Metric("goodput_build_info", "info", ("version",), "The sidecar's version."),
     Metric("process_cpu_seconds_total", "counter", (), "Processor time the sidecar used."),

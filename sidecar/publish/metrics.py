@@ -61,6 +61,14 @@ class ProcessView:
     open_fds: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class SpanView:
+    """What became of the spans of requests."""
+
+    sent: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+
+
 def families(
     live: Live,
     now_ns: int,
@@ -68,6 +76,7 @@ def families(
     proxy: ProxyView | None = None,
     scrapes: ScrapeStats | None = None,
     process: ProcessView | None = None,
+    spans: SpanView | None = None,
 ) -> list[Family]:
     """The whole page, in the catalogue's order. Families without a value have no samples."""
     page = {metric.name: metric.family() for metric in METRICS}
@@ -78,6 +87,10 @@ def families(
     _engine(page, live, now_ns, scrapes)
     _bounds(page, live, now_ns)
     _self(page, live, proxy, process)
+    if spans is not None:
+        page["goodput_spans_sent_total"].add(spans.sent)
+        for reason, count in sorted(spans.dropped.items()):
+            page["goodput_spans_dropped_total"].add(count, reason=reason)
     return list(page.values())
 
 

@@ -21,7 +21,7 @@ from sidecar.derive.live import Live
 from sidecar.engine.exposition import parse
 from sidecar.publish.catalog import BY_NAME, METRICS
 from sidecar.publish.exposition import Family, accepts_openmetrics, render
-from sidecar.publish.metrics import ProcessView, ProxyView, families
+from sidecar.publish.metrics import ProcessView, ProxyView, SpanView, families
 from sidecar.requests.records import ErrorKind, Outcome
 from sidecar.requests.slo import SloPolicy
 from tests.support.finished import S, finished, page, snapshot
@@ -61,7 +61,13 @@ def busy() -> Live:
 
 def busy_page() -> list[Family]:
     proxy = ProxyView(3, 9, {"busy": 1}, {"reset": 2}, {"overload": 1})
-    return families(busy(), 8 * S, proxy=proxy, process=ProcessView(1.5, 60_000_000, 1.7e9, 12))
+    return families(
+        busy(),
+        8 * S,
+        proxy=proxy,
+        process=ProcessView(1.5, 60_000_000, 1.7e9, 12),
+        spans=SpanView(4, {"closed": 1}),
+    )
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case["id"]) for case in CASES])
