@@ -20,6 +20,7 @@ from loadgen.simulator.model import FLOPS_PER_PARAM, step_cost
 from loadgen.simulator.profile import Profile
 
 FinishReason = Literal["stop", "length"]
+AbortReason = Literal["abort", "error"]
 
 
 @dataclass(slots=True, eq=False)
@@ -121,8 +122,8 @@ class Engine:
         self.waiting.append(sequence)
         return sequence.id
 
-    def abort(self, sequence_ids: Iterable[int]) -> None:
-        """Forget sequences whose client left and free their blocks now; finished ids are ignored."""
+    def abort(self, sequence_ids: Iterable[int], *, reason: AbortReason = "abort") -> None:
+        """Forget sequences whose client left or that failed, and free their blocks; others are ignored."""
         for sequence_id in sequence_ids:
             sequence = self._by_id.pop(sequence_id, None)
             if sequence is None:
@@ -132,7 +133,7 @@ class Engine:
             else:
                 self.waiting.remove(sequence)
             self._release(sequence)
-            self.stats.aborted()
+            self.stats.aborted(reason)
 
     def begin_step(self, now_ns: int) -> Step | None:
         """Schedule the next step; ``None`` when nothing can run now (see :meth:`next_wake_ns`)."""

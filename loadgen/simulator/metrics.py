@@ -131,8 +131,8 @@ class EngineStats:
     def preempted(self) -> None:
         self.preemptions += 1
 
-    def aborted(self) -> None:
-        self.success["abort"] += 1
+    def aborted(self, reason: str) -> None:
+        self.success[reason] += 1
 
     def finished(
         self,

@@ -250,7 +250,8 @@ class Simulator:
     def _break_if_planned(self, exchange: _Exchange) -> None:
         fault = exchange.fault
         if fault.error_event_after is not None and exchange.tokens >= fault.error_event_after:
-            exchange.pending.append(exchange.reply.error_event("injected fault"))
+            if exchange.reply.ask.stream:
+                exchange.pending.append(exchange.reply.error_event("injected fault"))
             exchange.broken = True
         elif fault.drop_after is not None and exchange.tokens >= fault.drop_after:
             exchange.broken = True
@@ -359,7 +360,8 @@ class Simulator:
 
     def _forget(self, exchange: _Exchange) -> None:
         """Give back what the request held; for one that is through, nothing is left to give."""
-        self.engine.abort(exchange.sequence_ids)
+        failed = exchange.broken and exchange.fault.error_event_after is not None
+        self.engine.abort(exchange.sequence_ids, reason="error" if failed else "abort")
         for sequence_id in exchange.sequence_ids:
             del self._owners[sequence_id]
 

@@ -325,6 +325,10 @@ async def test_faults_by_header() -> None:
             3,
             True,
         )
+        whole = await client.post(
+            "/v1/completions", json=body | {"stream": False}, headers={"x-sim-fault": "error_event=1"}
+        )
+        assert (whole.status_code, whole.json()["error"]["code"]) == (500, 500)
         with pytest.raises(httpx.RemoteProtocolError):
             await ask("drop=1,drop_after=3")
         with pytest.raises(httpx.RemoteProtocolError):
@@ -334,6 +338,8 @@ async def test_faults_by_header() -> None:
         assert (await ask("boom=1")).status_code == 400
         await until(lambda: simulator.engine.unfinished == 0)
         assert simulator.engine.free_blocks == simulator.profile.kv_blocks
+        success = simulator.engine.stats.success
+        assert (success["error"], success["abort"]) == (2, 2)
         assert (await ask("")).text.endswith("data: [DONE]\n\n")
 
 
