@@ -28,7 +28,8 @@ def add_parser(subparsers: Any) -> None:
         "compare",
         help="compare two sweeps; with --fail-if, a gate for CI",
         description="Differences between a baseline A and a candidate B, with 95 % intervals. "
-        "Exit code 0; with --fail-if 1 when a rule is broken, 3 when it cannot be decided; 2 for wrong usage.",
+        "Exit code 0; with --fail-if 1 for a broken rule and 3 for one that cannot be decided; "
+        "2 for wrong usage.",
     )
     parser.add_argument("a", type=Path, metavar="A.json", help="the baseline's report.json")
     parser.add_argument("b", type=Path, metavar="B.json", help="the candidate's report.json")

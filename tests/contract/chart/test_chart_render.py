@@ -197,7 +197,8 @@ def test_the_capacity_arrives_as_the_sidecar_reads_it(helm: str, tmp_path: Path)
 
     docs = render(helm, *values("keda"))
     path = tmp_path / "capacity.json"
-    path.write_text(of_kind(docs, "ConfigMap")["data"]["capacity.json"])
+    (config,) = [d for d in docs if d["kind"] == "ConfigMap" and "capacity.json" in d["data"]]
+    path.write_text(config["data"]["capacity.json"])
     assert load_capacity(path).peak_load == 20.0
 
 

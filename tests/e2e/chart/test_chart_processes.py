@@ -74,8 +74,9 @@ class Pod:
             source = volumes[mount["name"]].get("configMap")
             if source is None:
                 continue
-            config = of_kind(self.docs, "ConfigMap")
-            assert source["name"] == config["metadata"]["name"]
+            (config,) = [
+                d for d in self.docs if d["kind"] == "ConfigMap" and d["metadata"]["name"] == source["name"]
+            ]
             there = self.folder / mount["name"]
             there.mkdir()
             for item in source["items"]:
