@@ -19,7 +19,7 @@ from sidecar.proxy import answers
 from sidecar.proxy.exchange import Exchange, open_exchange
 from sidecar.proxy.framing import FramingError
 from sidecar.proxy.head import Head, Refused, parse_request
-from sidecar.proxy.rewrite import forward_response
+from sidecar.proxy.rewrite import forward_response, websocket
 from sidecar.proxy.upstream import UpstreamSide
 from sidecar.proxy.wire import pause, resume, send, shut_half
 from sidecar.requests.records import End
@@ -105,9 +105,7 @@ class ClientSide(asyncio.Protocol):
         self.proxy.clients.discard(self)
         self._leave()
         self._stop_timer()
-        if self._up is not None:
-            self._up.transport.abort()
-            self._up = None
+        self._up = None
         self.proxy.changed()
 
     def pause_writing(self) -> None:
@@ -226,7 +224,7 @@ class ClientSide(asyncio.Protocol):
         try:
             async with asyncio.timeout(self.proxy.settings.connect_timeout_s):
                 _, up = await loop.create_connection(lambda: UpstreamSide(self), host, port)
-        except (OSError, TimeoutError):
+        except (OSError, TimeoutError, ValueError):  # ValueError: a host name that cannot be one
             self._connecting = None
             self._end(End.CONNECT)
             self.proxy.count(self.proxy.broken, "connect")
@@ -258,11 +256,14 @@ class ClientSide(asyncio.Protocol):
         if exchange is None or exchange.answered:
             self._shut()  # an answer nobody asked for
             return None
-        if head.status == 101 and not exchange.upgrade:
+        if head.status == 101 and not (exchange.upgrade and websocket(head)):
             self.upstream_garbage("the upstream's answer: an upgrade that was not asked for", now)
             return None
         exchange.answer_began = True
-        if not head.keep_alive or self.proxy.draining:
+        # After a final answer in place of 100 nobody can tell whether the body still comes: end with it.
+        unsure = exchange.expects_continue and not (exchange.continued or exchange.body_began)
+        close = self.proxy.draining or (unsure and head.status >= 200)
+        if not head.keep_alive or close:
             exchange.keep_alive = False
         if head.status == 101:
             send(self.transport, forward_response(head))
@@ -273,7 +274,7 @@ class ClientSide(asyncio.Protocol):
                 self._buf = b""
             self.release("pipeline")
         else:
-            send(self.transport, forward_response(head, close=self.proxy.draining))
+            send(self.transport, forward_response(head, close=close))
         return exchange.head.method
 
     def answered(self, now: int, *, surplus: bool) -> None:
@@ -306,8 +307,9 @@ class ClientSide(asyncio.Protocol):
             exchange.keep_alive = False
             self.answered(up.last_ns, surplus=False)
         elif exchange is None or exchange.answered or up.tunnel:
+            linger = exchange is not None and not exchange.complete and not up.tunnel
             self._end(End.EOF)
-            self._shut()
+            self._shut(linger=linger)
         else:
             self.proxy.count(self.proxy.broken, "reset" if exc is not None else "closed")
             self._end(End.RESET)
@@ -362,7 +364,11 @@ class ClientSide(asyncio.Protocol):
             self._connecting.cancel()
             self._connecting = None
         if self._up is not None:
-            self._up.transport.abort()
+            if self._up.tunnel:  # a last message may still be on its way
+                self._up.transport.close()
+                asyncio.get_running_loop().call_later(_LINGER_S, self._up.transport.abort)
+            else:
+                self._up.transport.abort()
 
     def _refuse(self, status: HTTPStatus, reason: str, message: str, *, with_body: bool = True) -> None:
         self.proxy.count(self.proxy.refused, reason)
