@@ -180,14 +180,16 @@ class _Mapper:
                 continue
             if spec.name == "prefix_hit_rate_gauge" and raw < 0:
                 continue  # the old engine's way to say that prefix caching is off
-            where = self._where(series, name)
+            where = self._where(series, spec, name)
             value = raw * name.scale
             if where in values:
                 value = self._second(spec, name, series, values[where], value)
             values[where] = value
         if not values:
             return False
-        created = self._created(name.name.removesuffix("_total"), name) if spec.kind == "counter" else {}
+        created = (
+            self._created(name.name.removesuffix("_total"), spec, name) if spec.kind == "counter" else {}
+        )
         self.signals[spec.name] = Signal(
             spec.name, spec.kind, self._unit(spec), spec.combine, self._shown(name.name), values, created
         )
@@ -218,14 +220,14 @@ class _Mapper:
             if math.isnan(edge):
                 self._note("bad_edge", f"{self._shown(name.name)} has a bucket whose le is no number")
                 continue
-            of = buckets.setdefault(self._where(series, name), {})
+            of = buckets.setdefault(self._where(series, spec, name), {})
             if edge * name.scale in of:
                 self._note(
                     "duplicate", f"duplicate bucket of {self._shown(name.name)}: the last one is taken"
                 )
             of[edge * name.scale] = value
         sums = {
-            self._where(s, name): v * name.scale
+            self._where(s, spec, name): v * name.scale
             for s, v in self.rows.of(name.name + "_sum")
             if _selected(s, name) and math.isfinite(v)
         }
@@ -239,27 +241,31 @@ class _Mapper:
         if not whole:
             return False
         self.histograms[spec.name] = HistogramSignal(
-            spec.name, self._unit(spec), self._shown(name.name), whole, self._created(name.name, name)
+            spec.name, self._unit(spec), self._shown(name.name), whole, self._created(name.name, spec, name)
         )
         return True
 
-    def _where(self, series: Series, name: Name) -> SeriesId:
+    def _where(self, series: Series, spec: SignalSpec, name: Name) -> SeriesId:
         """Labels that nobody foresaw (a priority, a tenant) keep their series apart, so sums stay right."""
         labels = series.labels
-        own = tuple(
-            sorted(
-                pair
-                for pair in labels.items()
-                if pair[0] not in self.structural and pair[0] not in name.select
-            )
-        )
+        own: list[tuple[str, str]] = []
+        for pair in labels.items():
+            label = pair[0]
+            if label not in self.structural and label not in name.select:
+                own.append(pair)
+                if label not in spec.labels and self.catalog.newest is not None:
+                    self._note(
+                        "new_label",
+                        f"label {label[:40]!r} of {self._shown(name.name)} is not in the catalogue",
+                    )
+        own.sort()
         return SeriesId(
-            _first(labels, self.catalog.engine_labels), _first(labels, self.catalog.model_labels), own
+            _first(labels, self.catalog.engine_labels), _first(labels, self.catalog.model_labels), tuple(own)
         )
 
-    def _created(self, base: str, name: Name) -> dict[SeriesId, float]:
+    def _created(self, base: str, spec: SignalSpec, name: Name) -> dict[SeriesId, float]:
         return {
-            self._where(series, name): value
+            self._where(series, spec, name): value
             for series, value in self.rows.of(base + "_created")
             if math.isfinite(value)
         }

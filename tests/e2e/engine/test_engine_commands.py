@@ -34,10 +34,8 @@ def run(*arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[b
 @pytest.fixture
 def engine() -> Iterator[str]:
     """An engine that makes 100 tokens from one scrape to the next, in a thread of its own."""
-    pages = [
-        f'vllm:generation_tokens_total{{engine="0",model_name="m"}} {n}\nprocess_start_time_seconds 5.0\n'.encode()
-        for n in (1000, 1100, 1200)
-    ]
+    series = 'process_start_time_seconds 5.0\nvllm:generation_tokens_total{engine="0",model_name="m"}'
+    pages = [f"{series} {n}\n".encode() for n in (1000, 1100, 1200)]
     version = answer(b'{"version":"0.32.0"}', content_type="application/json")
     server = MetricsServer({"/metrics": [answer(page) for page in pages], "/version": [version]})
     ready, done = threading.Event(), threading.Event()

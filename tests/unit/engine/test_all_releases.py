@@ -13,6 +13,7 @@ PAGES = [
     for engine in ("v0", "v1")
     if any(engine in family.engines for family in families)
 ]
+FAMILIES = {id(f): f for families in releases().values() for f in families}.values()
 SINCE_0_4 = [page for page in PAGES if parse_version(page[0]) >= (0, 4, 0, 0, 0)]
 
 
@@ -80,6 +81,16 @@ def test_the_catalogues_spans_are_those_of_the_releases():
             }
             since = {v for v in real if name.hidden_from is not None and parse_version(v) >= name.hidden_from}
             assert hidden == since, (spec.name, name.name, name.engine)
+
+
+def test_the_catalogues_labels_are_those_of_the_releases():
+    for spec in vllm_catalog().signals:
+        if spec.combine == "state" and spec.name != "sleep_state":
+            continue  # an info series is read by key, its labels change with most releases
+        names = {name.name for name in spec.names}
+        real = {label for f in FAMILIES if f.name in names for label in f.labels}
+        chosen = {label for name in spec.names for label in name.select}
+        assert set(spec.labels) == real - {"engine", "model_name"} - chosen, spec.name
 
 
 def test_every_family_of_every_release_is_in_the_catalogue():

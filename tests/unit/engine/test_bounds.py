@@ -13,7 +13,8 @@ from sidecar.engine.mapping import map_page
 from sidecar.engine.quantiles import Share
 from sidecar.engine.series import History
 from sidecar.engine.view import Histogram
-from sidecar.requests.judge import SloClass
+from sidecar.requests.judge import SloClass, judge
+from sidecar.requests.records import Api, ChoiceRecord, Outcome, RequestRecord
 
 EDGES = (0.1, 0.25, 0.5, 1.0, 2.5)
 
@@ -48,7 +49,7 @@ _request = st.tuples(
 _bound = st.one_of(st.none(), st.sampled_from(EDGES), st.floats(0.01, 4))
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(_request, min_size=1, max_size=25), _bound, _bound, _bound, _bound, st.integers(0, 5))
 def test_the_true_goodput_lies_within(requests, ttft_s, tpot_s, e2e_s, max_gap_s, aborted):
     slo = SloClass(ttft_s=ttft_s, tpot_s=tpot_s, e2e_s=e2e_s, max_gap_s=max_gap_s)
@@ -75,6 +76,54 @@ def test_the_true_goodput_lies_within(requests, ttft_s, tpot_s, e2e_s, max_gap_s
         return
     assert bounds.good_low - 1e-9 <= good <= bounds.good_high + 1e-9
     assert consistent(bounds, good, len(requests), 0) is True
+
+
+_MS = 1_000_000
+_timed = st.tuples(st.integers(1, 3000), st.lists(st.integers(1, 1200), max_size=8), st.integers(0, 500))
+_SLO = SloClass(ttft_s=0.5, tpot_s=0.25, max_gap_s=1.0, e2e_s=2.5)
+
+
+def record_of(ttft_ms: int, gaps_ms: list[int], rest_ms: int) -> RequestRecord:
+    first_ns = ttft_ms * _MS
+    last_ns = first_ns + sum(gaps_ms) * _MS
+    tokens = len(gaps_ms) + 1
+    choice = ChoiceRecord(0, tokens, first_ns, last_ns, tokens, False, "stop")
+    return RequestRecord(
+        api=Api.CHAT,
+        model="m",
+        streamed=True,
+        start_ns=0,
+        end_ns=last_ns + rest_ms * _MS,
+        outcome=Outcome.COMPLETED,
+        status=200,
+        first_ns=first_ns,
+        last_ns=last_ns,
+        output_chunks=tokens,
+        output_tokens=tokens,
+        choices=(choice,),
+        gaps_ns=tuple(gap * _MS for gap in gaps_ms),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(_timed, min_size=1, max_size=20))
+def test_what_the_judge_says_of_each_request_lies_within(timed):
+    records = [record_of(*one) for one in timed]
+    verdicts = [judge(record, _SLO) for record in records]
+    # As the engine observes them: an answer of one token has a TPOT of 0 there.
+    bounds = goodput_bounds(
+        {
+            "ttft": observed([record.ttft_ns / 1e9 for record in records]),
+            "request_tpot": observed([(record.tpot_ns or 0) / 1e9 for record in records]),
+            "e2e": observed([record.e2e_ns / 1e9 for record in records]),
+            "itl": observed([gap / 1e9 for record in records for gap in record.gaps_ns]),
+        },
+        _SLO,
+        success_by_reason={"stop": float(len(records))},
+    )
+    good = sum(verdict.good for verdict in verdicts)
+    assert all(verdict.eligible for verdict in verdicts)
+    assert BoundsCheck().compare(bounds, good, len(records), 0) is True
 
 
 def test_an_slo_bound_off_the_edges_widens_the_bounds_and_is_named():

@@ -230,19 +230,20 @@ _samples = st.lists(
 )
 
 
-def written(samples) -> bytes:
-    def escape(value: str) -> str:
-        return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
+
+def written(samples) -> bytes:
     lines = []
     for name, labels, value in samples:
-        text = ",".join(f'{k}="{escape(v)}"' for k, v in labels.items())
+        text = ",".join(f'{k}="{_escape(v)}"' for k, v in labels.items())
         number = repr(value).replace("inf", "Inf").replace("nan", "NaN")
         lines.append(f"{name}{{{text}}} {number}\n")
     return "".join(lines).encode()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(_samples)
 def test_whatever_is_written_is_read_back(samples):
     parser = Parser()
@@ -253,7 +254,34 @@ def test_whatever_is_written_is_read_back(samples):
         ]
 
 
-@settings(max_examples=150, deadline=None)
+_gap = st.sampled_from(["", " ", "\t", "  "])
+_end = st.sampled_from(["", " 1796066234000", "\t12"])
+_value = st.sampled_from(["1", "2.5", "-3", "1e-6", "+Inf", "-Inf", "NaN", "0", "1.7960661922834406e+09"])
+_loose = st.lists(
+    st.tuples(st.sampled_from(["a", "b_total", "vllm:c"]), _labels, _value, _gap, _gap, _end, st.booleans()),
+    max_size=8,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(_loose)
+def test_loose_spelling_is_read_as_prometheus_client_reads_it(samples):
+    lines = []
+    for name, labels, value, before, inside, end, comma in samples:
+        pairs = [f'{k}{inside}={inside}"{_escape(v)}"' for k, v in labels.items()]
+        text = f"{inside},{inside}".join(pairs) + ("," if comma and pairs else "")
+        lines.append(f"{name}{before}{{{inside}{text}{inside}}} {value}{end}\n")
+    body = "".join(lines)
+    page = parse(body.encode())
+    assert page.skipped_count == 0
+    assert rows(page) == reference(body)
+    stamps = sorted(
+        s.timestamp for family in parse_text(body) for s in family.samples if s.timestamp is not None
+    )
+    assert sorted(page.timestamps.values()) == stamps
+
+
+@settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_give_a_page_or_a_page_error(body):
     for content_type in ("text/plain", OPENMETRICS):

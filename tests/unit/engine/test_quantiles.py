@@ -84,7 +84,7 @@ def observed(edges, values) -> Histogram:
     return Histogram(all_edges, tuple(float(sum(v <= e for v in values)) for e in all_edges), sum(values))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(_edges, _values, st.floats(0, 1))
 def test_the_true_quantile_lies_in_the_bucket_named(edges, values, q):
     got = quantile(observed(edges, values), q)
@@ -98,7 +98,7 @@ def test_the_true_quantile_lies_in_the_bucket_named(edges, values, q):
     assert got.high is None or got.value <= got.high
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(_edges, _values, st.floats(0, 2000))
 def test_the_true_share_lies_within_the_bounds_and_they_are_sharp(edges, values, bound):
     share = within(observed(edges, values), bound)
