@@ -26,10 +26,12 @@ class Point:
 
     @property
     def error_rps(self) -> float | None:
-        """Standard error of the goodput, read back from the interval."""
+        """Standard error of the goodput, read back from the interval (Student's factor of about six
+        batches).
+        """
         if self.ci_rps is None:
             return None
-        return (self.ci_rps[1] - self.ci_rps[0]) / 2 / 1.96
+        return (self.ci_rps[1] - self.ci_rps[0]) / 2 / t_95(5)
 
 
 def points(levels: Iterable[LevelResult]) -> list[Point]:

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from sidecar.requests.slo import SloClass, Verdict, judge
-
 from loadgen.guards import Expectations, examine
 from loadgen.plan import LevelPlan, Measured
 from loadgen.results import LevelResult
-from loadgen.stats import Distribution, batch_means_interval, quantiles_of
+from loadgen.stats import Distribution, Started, batch_means_interval, closed_loop_interval, quantiles_of
 from sidecar.requests.records import Outcome, RequestRecord
+from sidecar.requests.slo import SloClass, Verdict, judge
 
 
 def started_at(record: RequestRecord) -> int:
@@ -106,9 +105,7 @@ def level_result(
         badput=_badput(verdicts),
         errors=dict(Counter(r.error_kind.value for r in records if r.error_kind is not None)),
         goodput_rps=len(good) / window_s,
-        goodput_ci_rps=batch_means_interval(
-            [started_at(r) / 1e9 for r in good], (window_ns[0] / 1e9, window_ns[1] / 1e9), e2e.mean_s
-        ),
+        goodput_ci_rps=_interval(plan, records, verdicts, (window_ns[0] / 1e9, window_ns[1] / 1e9)),
         token_goodput_tps=_tokens(good) / window_s,
         throughput_rps=len(completed) / window_s,
         output_tps=_tokens(completed) / window_s,
@@ -127,6 +124,21 @@ def level_result(
         flags=tuple(str(finding) for finding in findings),
         engine=dict(measured.engine),
     )
+
+
+def _interval(
+    plan: LevelPlan,
+    records: Sequence[RequestRecord],
+    verdicts: Sequence[Verdict],
+    window_s: tuple[float, float],
+) -> tuple[float, float] | None:
+    requests = [
+        Started(started_at(r) / 1e9, v.good, r.e2e_ns / 1e9) for r, v in zip(records, verdicts, strict=True)
+    ]
+    if not plan.arrivals.open_loop and all(r.outcome is Outcome.COMPLETED for r in records):
+        return closed_loop_interval(requests, window_s)
+    e2e_s = sum(r.e2e_s for r in requests) / len(requests) if requests else None
+    return batch_means_interval([r.at_s for r in requests if r.good], window_s, e2e_s)
 
 
 def _badput(verdicts: Sequence[Verdict]) -> dict[str, int]:

@@ -9,15 +9,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadgen.arrivals import Arrivals
+from loadgen.plan import LevelPlan
+from loadgen.results import LevelResult
+from loadgen.simulator.model import find_profile
 from loadgen.stats import (
     Distribution,
+    Started,
     batch_means_interval,
     batch_rates,
     batches_for,
+    closed_loop_interval,
     mean_interval,
     quantiles_of,
     t_95,
 )
+from loadgen.step import level_result
+from sidecar.requests.slo import SloClass
+from tests.support.simulated_time import run_level
 
 DURATIONS = st.lists(st.integers(0, 3_000_000_000_000), min_size=1, max_size=60)
 
@@ -101,3 +110,25 @@ def test_batch_means_cover_the_true_rate_of_a_clustered_process() -> None:
         assert interval is not None
         covered += interval[0] <= 4.0 <= interval[1]
     assert 0.9 <= covered / 300 <= 1.0
+
+
+def test_closed_loop_intervals_hold_the_simulators_long_run_and_are_narrower() -> None:
+    profile = find_profile("demo")
+    slo = SloClass(ttft_s=1.0, tpot_s=0.05)
+
+    def run(window_s: float, seed: int) -> LevelResult:
+        plan = LevelPlan(17, Arrivals(), 2.0, window_s, 20.0, seed)
+        return level_result(plan, run_level(profile, plan, seed=seed), slo)
+
+    truth = run(120.0, 99).goodput_rps
+    runs = [run(6.0, seed) for seed in range(16)]
+    intervals = [level.goodput_ci_rps for level in runs]
+    covered = sum(ci is not None and ci[0] <= truth <= ci[1] for ci in intervals)
+    assert covered >= 13
+    wide = sum((ci[1] - ci[0]) / 2 for ci in intervals if ci is not None) / len(intervals)
+    assert wide < 0.2 * truth
+
+
+def test_an_interval_without_a_good_request_is_unknown() -> None:
+    assert closed_loop_interval([Started(0.5, False, 1.0)], (0.0, 4.0)) is None
+    assert closed_loop_interval([], (0.0, 4.0)) is None
