@@ -89,7 +89,7 @@ class Answer:
                     tokens = facts.usage.output if facts.usage is not None else None
                     self.mark(track, at_ns, -1 if tokens is None else tokens)
         if facts.usage is not None:
-            self.merge(facts.usage, whole=at_ns is None or not facts.deltas or len(self.tracks) <= 1)
+            self.merge(facts, whole=at_ns is None)
         if facts.end:
             self.end_seen = True
         return True
@@ -101,9 +101,14 @@ class Answer:
         if not track.mark(at_ns, tokens):
             self.warn("gaps: too many output chunks, of the later gaps only the longest is kept")
 
-    def merge(self, usage: Usage, *, whole: bool) -> None:
-        """Take in token counts. ``whole``: the output tokens are those of all choices."""
-        old = self._usage
+    def merge(self, facts: Facts, *, whole: bool = False) -> None:
+        """Take in an event's token counts, or (``whole``) those of an answer that was not streamed.
+
+        Usage beside one choice counts that choice's tokens so far, usage on its own those of all choices.
+        """
+        usage, old = facts.usage, self._usage
+        if usage is None:
+            return
         self._usage = Usage(
             *(
                 before if now is None else now
@@ -116,8 +121,12 @@ class Answer:
                 )
             )
         )
-        if whole and usage.output is not None:
+        if usage.output is None:
+            return
+        if whole or len(facts.deltas) != 1:
             self.total_tokens = usage.output
+        else:
+            self.tracks[facts.deltas[0].choice].told = usage.output
 
     def record(self, end: End, *, start_ns: int, end_ns: int, asked_stream: bool | None) -> RequestRecord:
         """The record of the finished answer. ``asked_stream``: what it was to be, should none have come."""
@@ -125,10 +134,9 @@ class Answer:
         for track in tracks:
             track.close()
         total = self.total_tokens
-        if total is None and len(tracks) > 1:
-            told = [track.tokens_told() for track in tracks]
-            known = [count for count in told if count is not None]
-            total = sum(known) if len(known) == len(told) else None
+        if total is None and tracks:
+            known = [track.told for track in tracks if track.told is not None]
+            total = sum(known) if len(known) == len(tracks) else None
         streamed = self.streamed
         choices, tokens, estimated = tracks_.choice_records(
             tracks, total, streamed=streamed, capture=self.capture > 0

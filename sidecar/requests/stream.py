@@ -274,7 +274,7 @@ class StreamMeter:
         if self._body is _Body.EVENTS:
             for event in self._sse.close():
                 # What stands here lacked its final line end. Cut short, it is no event.
-                if event.data != b"[DONE]" and not _is_json(event.data):
+                if event.data.strip() != b"[DONE]" and not _is_json(event.data):
                     continue
                 self._on_event(event, self._last_ns)
             if not self._any_event and self._sse.junk:
@@ -297,7 +297,7 @@ class StreamMeter:
             if tokens != NO_MATCH:
                 self._count(shape, tokens, data, at_ns)
                 return shape
-        if data.startswith(b"[") and data.strip() == b"[DONE]":
+        if len(data) < 64 and data.strip() == b"[DONE]":
             self._answer.end_seen = True
             self._body = _Body.SKIP
             return None
@@ -341,9 +341,7 @@ class StreamMeter:
             return
         shape, data = self._unread_usage
         self._unread_usage = None
-        facts = self._read(shape.name, data[shape.head_len : len(data) - shape.tail_len])
-        if facts.usage is not None:
-            self._answer.merge(facts.usage, whole=len(self._answer.tracks) <= 1)
+        self._answer.merge(self._read(shape.name, data[shape.head_len : len(data) - shape.tail_len]))
 
     def _on_answer(self, data: bytes) -> None:
         try:

@@ -36,6 +36,7 @@ class Track:
         "recent_counts",
         "recent_ns",
         "skip",
+        "told",
     )
 
     def __init__(self, index: int, *, skip: int = 0) -> None:
@@ -50,6 +51,7 @@ class Track:
         self.first_answer_ns: int | None = None
         self.parts: list[str] = []
         self.chars = 0
+        self.told: int | None = None  # tokens so far, by the last usage beside this choice
         self.skip = skip  # output events that are not generated: an echoed prompt
         # Beyond MAX_TIMES only these are kept:
         self._over = 0
@@ -87,6 +89,8 @@ class Track:
         """The stream is over: bring the times in order, so that no gap is negative whatever the clock did."""
         times = [*self._times_ns, *self.recent_ns]
         self._spill()
+        if self._counts:
+            self.told = max(self.told or 0, self._counts[-1])
         gaps = differences(times)
         if gaps and min(gaps) < 0:
             times = list(accumulate(times, max))
@@ -125,11 +129,6 @@ class Track:
         sizes = [counts[0], *differences(counts)]
         return sizes if min(sizes) >= 0 else None
 
-    def tokens_told(self) -> int | None:
-        """Tokens so far at the last output chunk, where every chunk told them."""
-        every = len(self._counts) == len(self._times_ns) and not self._over
-        return self._counts[-1] if self._counts and every else None
-
 
 def differences(values: Sequence[int]) -> list[int]:
     """Each value minus the one before it."""
@@ -146,7 +145,7 @@ def choice_records(
     marked estimated.
     """
     chunks = [track.chunks for track in tracks]
-    told = [track.tokens_told() for track in tracks]
+    told = [track.told for track in tracks]
     counts: Sequence[int | None]
     estimated = False
     if not streamed:
