@@ -36,8 +36,10 @@ class Judging:
     def take(self, record: RequestRecord, now_ns: int) -> Judged | None:
         """Judge a request that just ended; ``None`` when it is held and a scrape is wanted."""
         slo = self.class_for(record)
-        if self._decided(record, slo) or len(self._held) >= _MAX_HELD or self.attribution.last_ns is None:
-            return record, slo, judge(record, slo)
+        verdict = judge(record, slo)
+        known = self.attribution.last_ns is not None and len(self._held) < _MAX_HELD
+        if not known or self._decided(record, slo, verdict):
+            return record, slo, verdict
         if self.attribution.covers(record):
             return self._judge(record)
         self._held.append((now_ns, record))
@@ -61,8 +63,7 @@ class Judging:
         return record, slo, judge(record, slo)
 
     @staticmethod
-    def _decided(record: RequestRecord, slo: SloClass) -> bool:
-        now = judge(record, slo)
+    def _decided(record: RequestRecord, slo: SloClass, now: Verdict) -> bool:
         if now.good or not now.eligible:
             return True
         told = replace(record, preemptions_rose=True)
