@@ -44,6 +44,7 @@ def to_html(report: SweepReport) -> str:
         _attainment(report),
         _latency(report),
         _engine(report),
+        tables.signals(report),
         tables.levels(report),
         tables.provenance(report),
     ]

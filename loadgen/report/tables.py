@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from loadgen.report.curve import kind_of
+from loadgen.report.curve import kind_of, points
+from loadgen.report.signals import rank
 from loadgen.report.svg import el, esc
 from loadgen.report.text import interval, number, percent, seconds, slo_bounds
 from loadgen.results import LevelResult, SweepReport
@@ -87,6 +88,36 @@ def _remarks(level: LevelResult) -> str:
     text = ", ".join(said)
     notes = ([] if level.valid else ["does not count"]) + list(level.flags)
     return "; ".join([*([text] if text else []), *notes])
+
+
+_ADVICE = {
+    "leads": "leads: rises with load before goodput falls",
+    "blunt": "blunt: does not tell the last good load from the first bad one",
+    "lags": "lags: nothing to see until goodput has fallen",
+}
+
+
+def signals(report: SweepReport) -> str:
+    """The candidates for an autoscaler, best first; empty where the sweep cannot tell."""
+    ranked = rank(points(report))
+    if not ranked:
+        return ""
+    rows = [
+        el(
+            "tr",
+            el("th", esc(s.name), scope="row"),
+            el("td", percent(s.rises)),
+            el("td", percent(s.shown_before)),
+            el("td", esc(_ADVICE[s.verdict]), class_="words"),
+        )
+        for s in ranked
+    ]
+    names = ("signal", "rises with load", "shown one load before", "verdict")
+    head = [el("th", esc(n), scope="col", style="text-align:left" if n == "verdict" else None) for n in names]
+    caption = "Rises: share of steps. Shown before: of its value at the first load with less than 95 % good."
+    table = el("table", el("caption", caption), el("thead", el("tr", *head)), el("tbody", *rows))
+    scroll = f'<div class="scroll" tabindex="0" role="region" aria-label="Signals">{table}</div>'
+    return el("section", el("h2", "What an autoscaler should follow"), scroll)
 
 
 def provenance(report: SweepReport) -> str:
