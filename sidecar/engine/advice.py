@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sidecar.engine.catalog import Catalog, Deprecation, SignalSpec, parse_version
+from sidecar.engine.catalog import Catalog, Deprecation, Name, SignalSpec, Version, parse_version
 from sidecar.engine.view import Missing, Notice
 
-_PREVIOUS_MINOR = "--show-hidden-metrics-for-version={}.{}"
+_ELSE_ZERO = "values only with"
 
 
 def advise(
@@ -13,12 +13,14 @@ def advise(
     on_page: frozenset[str],
     mapped: frozenset[str],
     *,
+    idle: frozenset[str],
     version: str | None,
     generation: str,
     recognised: bool,
     openmetrics: bool,
-) -> tuple[tuple[Missing, ...], tuple[Notice, ...]]:
-    """Core signals the page lacks, each with the likely cause, and notices for the whole page."""
+) -> tuple[tuple[Missing, ...], tuple[Missing, ...], tuple[Notice, ...]]:
+    """Core signals the page lacks, each with the likely cause; further ones that a setting would bring; and
+    notices for the whole page. ``idle``: signals that are mapped and stand at 0."""
     notices: list[Notice] = []
     if not recognised:
         notices.append(_nothing_known(on_page))
@@ -41,7 +43,30 @@ def advise(
         for spec in catalog.signals
         if spec.core and spec.name not in mapped
     )
-    return missing, tuple(dict.fromkeys(notices))
+    return missing, _by_a_setting(catalog, mapped, idle, version, generation), tuple(dict.fromkeys(notices))
+
+
+def _by_a_setting(
+    catalog: Catalog, mapped: frozenset[str], idle: frozenset[str], version: str | None, generation: str
+) -> tuple[Missing, ...]:
+    """What this release could show beside the core, and the flag that brings it."""
+    release = parse_version(version)
+    if release is None:
+        return ()
+    found: list[Missing] = []
+    for spec in catalog.signals:
+        present = [n for n in _of_generation(spec, generation) if n.in_release(release)]
+        if spec.core or not present:
+            continue
+        needs = spec.needs or ""
+        if spec.name in mapped:
+            if spec.name in idle and needs.startswith(_ELSE_ZERO):
+                found.append(Missing(spec.name, needs))
+        elif present[0].hidden_from is not None and release >= present[0].hidden_from:
+            found.append(Missing(spec.name, _hidden(release)))
+        elif needs.startswith("--"):
+            found.append(Missing(spec.name, f"needs: {needs}"))
+    return tuple(found)
 
 
 def _nothing_known(on_page: frozenset[str]) -> Notice:
@@ -81,16 +106,21 @@ def _why(spec: SignalSpec, catalog: Catalog, version: str | None, generation: st
         return f"not on the page; needs: {spec.needs}"
     if release is None or catalog.newest is None:
         return f"not on the page; a release that has it: {spec.names[0].declared}"
-    names = [n for n in spec.names if n.engine in (generation, "", "frontend") or not generation]
-    present = [n for n in names if n.in_release(release)]
+    present = [n for n in _of_generation(spec, generation) if n.in_release(release)]
     if not present:
         first = spec.names[0]
         return f"{catalog.server} {version} does not have it ({first.name}: {first.declared})"
-    hidden = next((n for n in present if n.hidden_from is not None and release >= n.hidden_from), None)
-    if hidden is not None and hidden is present[0]:
-        return f"hidden: start with {_PREVIOUS_MINOR.format(release[0], release[1] - 1)}"
     if spec.needs:
         return f"needs: {spec.needs}"
     if generation == "v0":
         return "the old engine makes a series at its first observation: no request yet?"
     return f"{present[0].name} should be on the page of this release"
+
+
+def _of_generation(spec: SignalSpec, generation: str) -> list[Name]:
+    return [n for n in spec.names if n.engine in (generation, "", "frontend") or not generation]
+
+
+def _hidden(release: Version) -> str:
+    # The flag is compared as text with exactly the minor release before the running one.
+    return f"hidden: start with --show-hidden-metrics-for-version={release[0]}.{release[1] - 1}"

@@ -33,6 +33,7 @@ def describe(view: EngineView, history: History | None = None, now_ns: int = 0) 
         "hidden_restart_possible": not view.restarts_visible,
         "deprecations": [notice.text for notice in view.notices if notice.code == "deprecated"],
         "missing": [{"signal": missing.signal, "why": missing.why} for missing in view.missing],
+        "by_a_setting": [{"signal": one.signal, "why": one.why} for one in view.by_a_setting],
         "notices": [{"code": n.code, "text": n.text} for n in view.notices if n.code != "deprecated"],
         "caveats": _caveats(view),
         "unmapped": list(view.unmapped),
@@ -84,6 +85,7 @@ def render(told: Mapping[str, Any], *, everything: bool = False) -> str:
         parts.append(_bounds_text(told["goodput"]))
     parts += _block("will break you", told["deprecations"])
     parts += _block("missing", [f"{m['signal']}: {m['why']}" for m in told["missing"]])
+    parts += _block("more with a setting", [f"{m['signal']}: {m['why']}" for m in told["by_a_setting"]])
     parts += _block("notice", [notice["text"] for notice in told["notices"]])
     parts += _block("worth knowing", told["caveats"])
     if told["hidden_restart_possible"] and told["signals"]:

@@ -122,10 +122,11 @@ class _Mapper:
             self._note("malformed_line", text)
         generation = self._generation(engines)
         self._note_lost_engines([engine for engine in engines if engine])
-        missing, advice = advise(
+        missing, by_a_setting, advice = advise(
             self.catalog,
             frozenset(self.rows.names),
             frozenset(self.signals) | frozenset(self.histograms) | frozenset(state),
+            idle=frozenset(name for name, signal in self.signals.items() if signal.max == 0),
             version=self.version,
             generation=generation,
             recognised=self.recognised,
@@ -151,6 +152,7 @@ class _Mapper:
             sleeping=self._sleeping(state.get("sleep_state")),
             engines=tuple(engine for engine in engines if engine),
             models=tuple(model for model in models if model),
+            by_a_setting=by_a_setting,
         )
 
     def _note(self, code: str, text: str) -> None:

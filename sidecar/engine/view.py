@@ -162,6 +162,7 @@ class EngineView:
     sleeping: frozenset[str] = frozenset()  # engines that say they sleep
     engines: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
+    by_a_setting: tuple[Missing, ...] = ()  # beyond the core: what a flag of this release would bring
 
     def get(self, name: str) -> Signal | None:
         """A gauge or counter, or ``None`` where the page has no value of it."""

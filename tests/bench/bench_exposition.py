@@ -17,7 +17,7 @@ from sidecar.engine.exposition import Page, Parser
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "vllm" / "0.32.0" / "metrics_busy.txt"
 FIRST_TARGET, AGAIN_TARGET = 8.0, 25.0
-ROUNDS = 12
+ROUNDS = 8
 
 
 def large_page(series: int = 10_000) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ class Family(NamedTuple):
     label_values: dict[str, list[str]] | None
 
 
-@lru_cache(maxsize=1)
+@cache
 def releases() -> dict[str, tuple[Family, ...]]:
     """Release -> the families it registers."""
     facts = json.loads(_FACTS.read_text(encoding="utf-8"))
@@ -46,6 +46,7 @@ def value_of(name: str) -> float:
     return float(1 + sum(ord(c) * (i + 1) for i, c in enumerate(name)) % 100_003)
 
 
+@cache
 def page_text(version: str, engine: str, *, engines: int = 2, hidden: bool = False) -> str:
     """A page in text format; with ``engines`` series where the family has an engine label."""
     lines: list[str] = []

@@ -343,12 +343,23 @@ def test_log_stats_off_names_the_flag():
     assert "--disable-log-stats" in view.missing[0].why
 
 
-def test_a_hidden_name_is_missing_with_the_flag_that_brings_it():
+def test_a_hidden_name_comes_with_the_flag_that_brings_it():
     # 0.8.3 hides the old engine's hit-rate gauge; the flag takes exactly the minor release before.
-    view = view_of(
-        'vllm:num_requests_running{engine="0"} 0\nvllm:time_to_first_token_seconds_bucket{le="+Inf"} 0\n',
-        "0.12.0",
-    )
+    text = 'vllm:num_requests_running{model_name="m"} 0\n'
+    by_a_setting = {m.signal: m.why for m in view_of(text, "0.8.5").by_a_setting}
+    assert by_a_setting["prefix_hit_rate_gauge"] == "hidden: start with --show-hidden-metrics-for-version=0.7"
+    assert view_of(text, "0.6.3").by_a_setting == ()
+
+
+def test_what_a_flag_would_bring_is_told():
+    view = map_page(parse((VLLM / "0.32.0" / "metrics_busy.txt").read_bytes()), "0.32.0")
+    by_a_setting = {m.signal: m.why for m in view.by_a_setting}
+    assert by_a_setting["kv_block_lifetime_seconds"] == "needs: --kv-cache-metrics"
+    assert "--enable-mfu-metrics" in by_a_setting["flops_per_gpu"]
+
+
+def test_a_core_signal_that_the_release_has_and_the_page_lacks_is_said_to_be_odd():
+    view = view_of('vllm:num_requests_running{engine="0"} 0\n', "0.12.0")
     why = {m.signal: m.why for m in view.missing}
     assert "should be on the page" in why["kv_usage"]
 
