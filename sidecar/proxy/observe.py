@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import cycle
@@ -23,6 +24,8 @@ from sidecar.requests.records import Api, End, RequestRecord
 from sidecar.requests.stream import StreamMeter
 
 _BATCH_BYTES = 64 * 1024
+_SLICE_NS = 200_000  # of observing between two looks at the sockets
+_MOST_NOTES = 2 * 4096  # of a stream whose turn does not come
 # Observing may take half of the loop's time, and save up one second of it; beyond that it pauses.
 _SHARE = 0.5
 _BURST_NS = 1_000_000_000
@@ -51,7 +54,7 @@ class Gate:
     on_start: Callable[[Started], None] | None = None
     capture_chars: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
-    _ready: list[Watch] = field(default_factory=list)
+    _ready: deque[Watch] = field(default_factory=deque)
     _scheduled: bool = False
     _debt_ns: float = 0.0
     _charged_ns: int = 0
@@ -71,22 +74,35 @@ class Gate:
         """Have ``watch`` work off what it noted, once the loop has written what is to be written."""
         watch.queued = True
         self._ready.append(watch)
+        self._wake()
+
+    @property
+    def busy(self) -> bool:
+        """True while something is scheduled."""
+        return bool(self._ready)
+
+    def run(self, limit_ns: int = _SLICE_NS) -> None:
+        """Work off what is scheduled, for about ``limit_ns``; the rest has its turn after the next bytes."""
+        self._scheduled = False
+        begin = now = time.monotonic_ns()
+        paused = begin < self._paused_until_ns
+        while self._ready and now - begin < limit_ns:
+            watch = self._ready.popleft()
+            if paused:
+                watch.queued = False
+                watch.give_up("overload")
+            else:
+                watch.work()
+            now = time.monotonic_ns()
+        if not paused:
+            self._charge(begin, now)
+        if self._ready:
+            self._wake()
+
+    def _wake(self) -> None:
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self.run)
-
-    def run(self) -> None:
-        """Work off everything that is scheduled."""
-        self._scheduled = False
-        ready, self._ready = self._ready, []
-        begin = time.monotonic_ns()
-        if begin < self._paused_until_ns:
-            for watch in ready:
-                watch.give_up("overload")
-            return
-        for watch in ready:
-            watch.work()
-        self._charge(begin, time.monotonic_ns())
 
     def _charge(self, begin: int, end: int) -> None:
         refund = (end - self._charged_ns) * _SHARE
@@ -187,12 +203,12 @@ class Watch:
 
     def give_up(self, reason: str) -> None:
         """Stop observing this request and count why."""
-        self.queued = False
         if not self._over:
             self._over = True
             self._gate.drop(reason)
         self.notes.clear()
         self._body = []
+        self._meter = None
 
     def work(self) -> None:
         """Feed the meter with what was noted. Called by the gate only; never raises."""
@@ -285,3 +301,5 @@ class Watch:
         """Have the gate run the meter over what is noted."""
         if not self.queued:
             self._gate.schedule(self)
+        elif len(self.notes) > _MOST_NOTES:
+            self.give_up("overload")

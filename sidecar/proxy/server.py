@@ -86,7 +86,8 @@ class Proxy:
                 await asyncio.wait_for(self._changed.wait(), max(left, 0.0))
             except TimeoutError:
                 break
-        await asyncio.sleep(0)  # the gate's turn: records of the last requests
+        while self.gate.busy:  # records of the last requests  # noqa: ASYNC110
+            await asyncio.sleep(0)
         return self.in_flight == 0
 
     async def close(self) -> None:
@@ -104,7 +105,8 @@ class Proxy:
             if not self.clients:
                 break
             await asyncio.sleep(0.01)
-        self.gate.run()
+        while self.gate.busy:
+            self.gate.run()
 
     def count(self, counter: dict[str, int], reason: str) -> None:
         """Add one to ``refused`` or ``broken``."""
