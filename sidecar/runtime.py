@@ -15,6 +15,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sidecar.config import Settings
 from sidecar.derive.autoscale import Autoscale, load_capacity
@@ -29,6 +30,9 @@ from sidecar.publish.status import status
 from sidecar.requests.records import RequestRecord
 from sidecar.requests.slo import SloPolicy, load_slo, parse_slo
 from sidecar.tracing import tracing_of
+
+if TYPE_CHECKING:
+    from sidecar.publish.scaler import Scaler
 
 _log = logging.getLogger(__name__)
 
@@ -108,6 +112,7 @@ class Runtime:
             raise
         _say(f"proxy listening on http://{_shown(self.settings.address('listen')[0])}:{self.proxy.port}")
         _say(f"admin listening on http://{_shown(self.settings.address('admin')[0])}:{self.admin.port}")
+        scaler = self._start_scaler()
         stop_scraping = asyncio.Event()
         scraping = asyncio.create_task(self.scraper.run(self._on_snapshot, stop_scraping))
         ticking = asyncio.create_task(self._tick())
@@ -126,7 +131,27 @@ class Runtime:
             self._judged(self.live.settle(time.monotonic_ns(), time.time(), all_of_them=True))
             if self.tracing is not None:
                 await asyncio.to_thread(self.tracing.close)
+            if scaler is not None:
+                await asyncio.to_thread(scaler.close)
             await self.admin.close()
+
+    def _start_scaler(self) -> Scaler | None:
+        if not self.settings.scaler:
+            return None
+        # gRPC costs memory, so it is only loaded where it is asked for.
+        from sidecar.publish.scaler import Scaler
+
+        capacity = self.live.capacity
+        scaler = Scaler(
+            self.autoscale,
+            asyncio.get_running_loop(),
+            target_saturation=capacity.target_saturation if capacity is not None else None,
+            peak_load=capacity.peak_load if capacity is not None else None,
+        )
+        host, port = self.settings.address("scaler")
+        scaler.start(host, port)
+        _say(f"scaler listening on {_shown(host)}:{scaler.port}")
+        return scaler
 
     def stop(self) -> None:
         """Begin to drain."""
