@@ -84,6 +84,8 @@ class SpanRecorder:
 
     ``engine_state`` gives the latest scraped state, called on arrival. ``dropped`` counts, by reason, the
     spans that were lost here; ``exporter.dropped`` those lost behind.
+    ``on_ended`` gets, on the worker, each ended request and its model's name as it may be shown, sampled or
+    not.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class SpanRecorder:
         engine_state: Callable[[], EngineState | None] = lambda: None,
         sink: Sink | None = None,
         make_redactor: Callable[[], Redactor] | None = None,
+        on_ended: Callable[[RequestRecord, str], None] | None = None,
         wall_ns: Callable[[], int] = time.time_ns,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -118,6 +121,7 @@ class SpanRecorder:
             attribute_limit=settings.attribute_limit,
         )
         self._engine_state = engine_state
+        self._on_ended = on_ended
         self._wall_ns = wall_ns
         self._clock_ns = clock_ns
         self.exporter = SpanExporter(
@@ -238,6 +242,9 @@ class SpanRecorder:
         trace_id = extra.get("trace_id") or secrets.token_hex(16)
         span_id = extra.get("span_id") or secrets.token_hex(8)
         parent = extra.get("parent_span_id", "")
+        model = self._shown_model(record.model)
+        if self._on_ended is not None:
+            self._on_ended(record, model)
         sampled = bool(int(extra.get("trace_flags") or "01", 16) & 1)
         keep = kept(
             record,
@@ -261,7 +268,7 @@ class SpanRecorder:
             flags=1,
             parameters=beginning.parameters,
             content=self._content(beginning.content, record),
-            model=self._shown_model(record.model),
+            model=model,
             response_id=self._shown(context.response_id or extra.get("response_id", "")),
             response_model=self._shown_model(context.response_model or extra.get("response_model", "")),
             engine=context.engine or beginning.engine,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,11 +19,13 @@ from sidecar.requests.slo import SloClass, Verdict
 from sidecar.spans.coldstart import ColdStart
 from sidecar.spans.export import Sink
 from sidecar.spans.genai import EngineState
+from sidecar.spans.genai_metrics import GenAiMetrics
 from sidecar.spans.intake import Intake
+from sidecar.spans.metrics_push import MetricsPush
 from sidecar.spans.receiver import OtlpReceiver, ReceiverSettings
-from sidecar.spans.recorder import RequestContext, SpanRecorder
+from sidecar.spans.recorder import RequestContext, SpanRecorder, resource_of
 from sidecar.spans.semconv import DEFAULT_VERSION, convention
-from sidecar.spans.settings import SpanSettings, from_environment
+from sidecar.spans.settings import OtlpSettings, SpanSettings, from_environment
 
 if TYPE_CHECKING:
     from sidecar.proxy.observe import Started
@@ -96,7 +99,8 @@ class SpanService:
     """Made before the proxy, started with it, closed after it.
 
     ``engine_state``: the latest scraped state; ``on_engine_record``: each request as vLLM's own span tells
-    it, for set-ups without the proxy (an upper bound, see vllm.py).
+    it, for set-ups without the proxy (an upper bound, see vllm.py). ``slos``: classes whose bounds become
+    edges of the convention's metrics. ``push``: where those go by OTLP, every ``push_interval_s``.
     """
 
     def __init__(
@@ -107,11 +111,21 @@ class SpanService:
         server: tuple[str, int] | None = None,
         engine_state: Callable[[], EngineState | None] = lambda: None,
         on_engine_record: Callable[[RequestRecord], None] | None = None,
+        slos: Sequence[SloClass] = (),
+        push: OtlpSettings | None = None,
+        push_interval_s: float = 60.0,
         sink: Sink | None = None,
         make_redactor: Callable[[], Redactor] | None = None,
     ) -> None:
         self.settings = settings
         host, port = server or ("", None)
+        self.metrics = GenAiMetrics(
+            convention(settings.semconv),
+            slos,
+            provider=settings.provider,
+            server=server,
+            started_unix_ns=time.time_ns(),
+        )
         self.recorder = SpanRecorder(
             settings,
             server_address=host,
@@ -119,6 +133,14 @@ class SpanService:
             engine_state=engine_state,
             sink=sink,
             make_redactor=make_redactor,
+            on_ended=self.metrics.observe,
+        )
+        self.push = (
+            MetricsPush(
+                push, lambda: self.metrics.request(time.time_ns(), resource_of(settings)), push_interval_s
+            )
+            if push is not None
+            else None
         )
         self.intake = Intake(
             self.recorder.joins,
@@ -167,6 +189,8 @@ class SpanService:
         if self.receiver is not None:
             await self.receiver.close()
         await asyncio.to_thread(self.recorder.close, limit_s)
+        if self.push is not None:
+            await asyncio.to_thread(self.push.close, limit_s)
 
     @property
     def cold_start(self) -> ColdStart | None:
@@ -174,7 +198,7 @@ class SpanService:
         return self.intake.cold_starts.latest
 
     def families(self) -> list[Family]:
-        """Metrics about spans and redaction: counts, never a value."""
+        """The convention's metrics, and those about spans and redaction: counts, never a value."""
         recorder, intake = self.recorder, self.intake
         sent = Family("goodput_spans_sent_total", "counter", "Spans the collector took.")
         sent.add(recorder.exporter.sent)
@@ -214,4 +238,4 @@ class SpanService:
             for phase, seconds in sorted(cold.phases_s.items()):
                 start.add(seconds, phase=phase)
         ours = [sent, dropped, sampled, waiting, level, failures, replaced]
-        return [*ours, received, joined, refused, quiet, start]
+        return [*self.metrics.families(), *ours, received, joined, refused, quiet, start]
