@@ -41,13 +41,22 @@ class Settings:
     capacity: str = _setting("", "capacity file written by goodput-loadgen target", "file")
     scrape_interval_s: float = _setting(5.0, "seconds between two scrapes of the engine", "seconds")
     drain_s: float = _setting(30.0, "seconds that running requests get to finish after SIGTERM", "seconds")
-    otlp_metrics_endpoint: str = _setting("", "push metrics by OTLP/HTTP there, like http://host:4318", "url")
-    otlp_interval_s: float = _setting(60.0, "seconds between two OTLP pushes", "seconds")
     scaler: str = _setting(
         "", "address of the KEDA external scaler (gRPC), HOST:PORT; off when empty", "address"
     )
     class_header: str = _setting("x-slo-class", "request header that names the SLO class")
     max_models: int = _setting(32, "distinct model names that may stand as a label", "count")
+    content: str = _setting("", "how much of users' text spans may carry: drop, shape, redact or full")
+    allow_full_content: bool = _setting(False, "second switch that content full needs", "switch")
+    semconv: str = _setting("", "release of the gen_ai conventions that spans follow")
+    spans_file: str = _setting("", "write spans to this file, a JSON line each", "file")
+    redaction_key_file: str = _setting("", "key for pseudonyms that stay the same over restarts", "file")
+    redaction_regions: str = _setting("", "regions whose private numbers are known, like EU,US")
+    redaction_deny_file: str = _setting("", "words that never leave, one a line", "file")
+    redaction_patterns: str = _setting("", "further patterns, YAML", "file")
+    spans_receiver: str = _setting("", "host to receive vLLM's own spans on (OTLP); off when empty")
+    spans_receiver_grpc_port: int = _setting(4317, "its gRPC port", "port")
+    spans_receiver_http_port: int = _setting(4318, "its HTTP port", "port")
 
     def address(self, key: str) -> tuple[str, int]:
         """Host and port of ``listen``, ``admin`` or ``scaler``."""
@@ -127,6 +136,13 @@ def _checked(key: str, raw: Any, where: str) -> Any:
         if kind == "share" and not 0 < value < 1:
             raise SettingsError(f"{where}: must lie between 0 and 1, like 0.99, not {raw}")
         return value
+    if kind == "switch":
+        return _switch(raw, where)
+    if kind == "port":
+        value = _number(raw, where)
+        if value != int(value) or not 0 <= value <= 65535:
+            raise SettingsError(f"{where}: must be a port, 0 to 65535, not {raw}")
+        return int(value)
     if kind == "count":
         value = _number(raw, where)
         if value != int(value) or value < 1:
@@ -147,6 +163,13 @@ def _checked(key: str, raw: Any, where: str) -> Any:
         except ValueError:
             raise SettingsError(f"{where}: must be HOST:PORT, like 127.0.0.1:8080, not {raw!r}") from None
     return text
+
+
+def _switch(raw: Any, where: str) -> bool:
+    word = raw if isinstance(raw, bool) else {"true": True, "false": False}.get(str(raw).strip().lower())
+    if word is None:
+        raise SettingsError(f"{where}: must be true or false, not {raw!r}")
+    return word
 
 
 def _number(raw: Any, where: str) -> float:

@@ -13,7 +13,6 @@ import os
 import signal
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,8 @@ from sidecar.engine.scrape import EngineSnapshot, Scraper
 from sidecar.proxy.server import Proxy, ProxySettings
 from sidecar.publish.admin import Admin, Sources
 from sidecar.publish.exposition import Family
-from sidecar.publish.metrics import ProcessView, ProxyView, SpanView, families
+from sidecar.publish.metrics import ProcessView, ProxyView, families
+from sidecar.publish.push import pusher_of
 from sidecar.publish.status import status
 from sidecar.requests.records import RequestRecord
 from sidecar.requests.slo import SloPolicy, load_slo, parse_slo
@@ -73,18 +73,17 @@ class Runtime:
             class_header=settings.class_header,
         )
         self.tracing = tracing_of(
+            settings,
             os.environ,
             upstream=proxied.address(),
             engine=lambda: self.live.engine.view if self.live.engine is not None else None,
             note=_log.warning,
         )
         if self.tracing is not None:
-            proxied = replace(proxied, trace="continue")
-        self.proxy = Proxy(
-            proxied,
-            on_record=self._on_record,
-            on_start=self.tracing.started if self.tracing is not None else None,
-        )
+            proxied = self.tracing.proxy_settings(proxied)
+        self.proxy = Proxy(proxied, on_record=self._on_record)
+        if self.tracing is not None:
+            self.tracing.attach(self.proxy)
         self.scraper = Scraper(
             settings.engine or settings.upstream, interval_s=settings.scrape_interval_s, timeout_s=None
         )
@@ -96,6 +95,7 @@ class Runtime:
             created_s=self.started_wall_s,
         )
         self.admin = Admin(sources, *settings.address("admin"))
+        self.pusher = pusher_of(os.environ, self.families, began_wall_s=self.started_wall_s)
         self._poke_at_s: float | None = None
         self._poked_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -107,6 +107,8 @@ class Runtime:
         await self.proxy.start()
         try:
             await self.admin.start()
+            if self.tracing is not None:
+                await self.tracing.start()
         except BaseException:
             await self.proxy.close()
             raise
@@ -116,6 +118,8 @@ class Runtime:
         stop_scraping = asyncio.Event()
         scraping = asyncio.create_task(self.scraper.run(self._on_snapshot, stop_scraping))
         ticking = asyncio.create_task(self._tick())
+        stop_pushing = asyncio.Event()
+        pushing = asyncio.create_task(self.pusher.run(stop_pushing)) if self.pusher is not None else None
         try:
             await self._stop.wait()
             if not await self.proxy.drain(self.settings.drain_s):
@@ -129,8 +133,11 @@ class Runtime:
             await asyncio.gather(scraping, ticking, return_exceptions=True)
             await self.proxy.close()
             self._judged(self.live.settle(time.monotonic_ns(), time.time(), all_of_them=True))
+            if pushing is not None:
+                stop_pushing.set()
+                await pushing
             if self.tracing is not None:
-                await asyncio.to_thread(self.tracing.close)
+                await self.tracing.close()
             if scaler is not None:
                 await asyncio.to_thread(scaler.close)
             await self.admin.close()
@@ -165,7 +172,7 @@ class Runtime:
             proxy=self._proxy_view(),
             scrapes=self.scraper.stats,
             process=_process(self.started_wall_s),
-            spans=SpanView(self.tracing.sent, self.tracing.dropped) if self.tracing is not None else None,
+            more=self.tracing.families() if self.tracing is not None else (),
         )
 
     def autoscale(self) -> Autoscale:
@@ -198,7 +205,7 @@ class Runtime:
             return
         for one in judged:
             try:
-                self.tracing.judged(one)
+                self.tracing.on_judged(one)
             except Exception:
                 _log.exception("a judged request could not be passed on")
 

@@ -1,16 +1,15 @@
-"""Spans of the proxied requests, when the standard OTEL_* variables ask for them; else nothing is loaded."""
+"""Spans, when the settings or the standard OTEL_* variables ask for them; nothing is loaded otherwise."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from sidecar.derive.judging import Judged
+from sidecar.config import Settings
 from sidecar.engine.view import EngineView
 
 if TYPE_CHECKING:
-    from sidecar.proxy.observe import Started
-    from sidecar.spans.recorder import SpanRecorder
+    from sidecar.spans.service import SpanService
 
 _ASKING = (
     "OTEL_TRACES_EXPORTER",
@@ -19,57 +18,45 @@ _ASKING = (
 )
 
 
-class Tracing:
-    """``started`` and ``judged`` feed one span a request; both return at once."""
-
-    def __init__(self, recorder: SpanRecorder) -> None:
-        self._recorder = recorder
-
-    def started(self, started: Started) -> None:
-        """A request's last byte has arrived."""
-        self._recorder.started(started)
-
-    def judged(self, judged: Judged) -> None:
-        """A request has ended and was judged."""
-        from sidecar.spans.recorder import RequestContext
-
-        record, slo, verdict = judged
-        self._recorder.record(record, verdict, RequestContext(slo_class=slo.name, stall_s=slo.stall_s))
-
-    @property
-    def sent(self) -> int:
-        """Spans that a collector took."""
-        return self._recorder.exporter.sent
-
-    @property
-    def dropped(self) -> dict[str, int]:
-        """Spans that were lost, by reason."""
-        return dict(self._recorder.dropped + self._recorder.exporter.dropped)
-
-    def close(self, limit_s: float = 5.0) -> None:
-        """Send what waits, for at most ``limit_s`` seconds. Blocks."""
-        self._recorder.close(limit_s)
-
-
 def tracing_of(
+    settings: Settings,
     environ: Mapping[str, str],
     *,
     upstream: tuple[str, int],
     engine: Callable[[], EngineView | None],
     note: Callable[[str], None],
-) -> Tracing | None:
-    """Tracing as the environment asks for it, or ``None``. Raises SettingsError for a wrong variable."""
-    if not any(environ.get(name) for name in _ASKING):
+) -> SpanService | None:
+    """The span service that is asked for, or ``None``. ``note`` gets what the operator should be told.
+
+    Raises SettingsError for a wrong setting or variable.
+    """
+    wanted = settings.content or settings.spans_file or settings.spans_receiver
+    if not wanted and not any(environ.get(name) for name in _ASKING):
         return None
     from sidecar.spans.genai import EngineState
-    from sidecar.spans.recorder import SpanRecorder
-    from sidecar.spans.settings import from_environment
+    from sidecar.spans.receiver import ReceiverSettings
+    from sidecar.spans.service import SpanOptions, SpanService, span_settings
 
-    settings = from_environment(environ)
-    for line in settings.notes:
+    options = SpanOptions(
+        content=settings.content,
+        allow_full_content=settings.allow_full_content,
+        semconv=settings.semconv,
+        spans_file=settings.spans_file,
+        redaction_key_file=settings.redaction_key_file,
+        redaction_regions=settings.redaction_regions,
+        redaction_deny_file=settings.redaction_deny_file,
+        redaction_patterns=settings.redaction_patterns,
+    )
+    spans = span_settings(options, environ)
+    for line in spans.notes:
         note(line)
-    if settings.exporter == "none":
+    if spans.exporter == "none" and not settings.spans_receiver:
         return None
+    receiver = None
+    if settings.spans_receiver:
+        receiver = ReceiverSettings(
+            settings.spans_receiver, settings.spans_receiver_grpc_port, settings.spans_receiver_http_port
+        )
 
     def state() -> EngineState | None:
         view = engine()
@@ -77,6 +64,4 @@ def tracing_of(
             return None
         return EngineState(view.total("running"), view.total("waiting"), view.max("kv_usage"))
 
-    return Tracing(
-        SpanRecorder(settings, server_address=upstream[0], server_port=upstream[1], engine_state=state)
-    )
+    return SpanService(spans, receiver=receiver, server=upstream, engine_state=state)

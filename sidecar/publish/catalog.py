@@ -220,7 +220,7 @@ METRICS: tuple[Metric, ...] = (
         ("result",),
         "Checks of the exact goodput against those bounds; outside means that one of the two is wrong.",
     ),
-    # The sidecar itself
+    # The proxy
     Metric("goodput_proxy_in_flight_requests", "gauge", (), "Requests that the proxy carries now."),
     Metric("goodput_proxy_requests_total", "counter", (), "Requests that came to the proxy, of any kind."),
     Metric("goodput_proxy_refused_total", "counter", ("reason",), "Requests the proxy answered itself."),
@@ -231,8 +231,30 @@ METRICS: tuple[Metric, ...] = (
         ("reason",),
         "Requests that passed without being measured.",
     ),
+    # Spans and redaction, where they are switched on
     Metric("goodput_spans_sent_total", "counter", (), "Spans that the collector took."),
     Metric("goodput_spans_dropped_total", "counter", ("reason",), "Spans that were lost, by reason."),
+    Metric("goodput_spans_sampled_out_total", "counter", (), "Spans not kept by sampling."),
+    Metric("goodput_spans_waiting", "gauge", (), "Spans in the export queue."),
+    Metric("goodput_content_level_info", "info", ("level", "patterns"), "How much of users' text may leave."),
+    Metric(
+        "goodput_redaction_failures_total",
+        "counter",
+        ("reason",),
+        "Content that was dropped because it could not be redacted.",
+    ),
+    Metric("goodput_redaction_replaced_total", "counter", ("kind",), "Private values replaced, by kind."),
+    Metric("goodput_received_spans_total", "counter", (), "Spans received from vLLM."),
+    Metric(
+        "goodput_received_request_spans_total",
+        "counter",
+        ("state",),
+        "vLLM's request spans, by whether they were joined with ours.",
+    ),
+    Metric("goodput_received_refused_total", "counter", ("reason",), "OTLP messages refused, by reason."),
+    Metric("goodput_receiver_quiet", "gauge", (), "1 when vLLM has sent no span in two minutes."),
+    Metric("goodput_engine_cold_start_seconds", "gauge", ("phase",), "vLLM's last start, by phase."),
+    # The sidecar itself
     Metric("goodput_held_requests", "gauge", (), "Finished requests that wait for a scrape to be judged."),
     Metric("goodput_build_info", "info", ("version",), "The sidecar's version."),
     Metric("process_cpu_seconds_total", "counter", (), "Processor time the sidecar used."),

@@ -61,14 +61,6 @@ class ProcessView:
     open_fds: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SpanView:
-    """What became of the spans of requests."""
-
-    sent: int = 0
-    dropped: Mapping[str, int] = field(default_factory=dict)
-
-
 def families(
     live: Live,
     now_ns: int,
@@ -76,9 +68,9 @@ def families(
     proxy: ProxyView | None = None,
     scrapes: ScrapeStats | None = None,
     process: ProcessView | None = None,
-    spans: SpanView | None = None,
+    more: Iterable[Family] = (),
 ) -> list[Family]:
-    """The whole page, in the catalogue's order. Families without a value have no samples."""
+    """The whole page, in the catalogue's order, then what ``more`` brings beyond the catalogue."""
     page = {metric.name: metric.family() for metric in METRICS}
     for state in live.sorted_classes():
         _class(page, state, now_ns)
@@ -87,10 +79,9 @@ def families(
     _engine(page, live, now_ns, scrapes)
     _bounds(page, live, now_ns)
     _self(page, live, proxy, process)
-    if spans is not None:
-        page["goodput_spans_sent_total"].add(spans.sent)
-        for reason, count in sorted(spans.dropped.items()):
-            page["goodput_spans_dropped_total"].add(count, reason=reason)
+    for family in more:
+        # What the catalogue knows takes its HELP and TYPE from there; other conventions bring their own.
+        page.setdefault(family.name, family).samples = family.samples
     return list(page.values())
 
 
