@@ -32,6 +32,9 @@ _ACCEPT = "text/plain;version=0.0.4;q=1,application/openmetrics-text;version=1.0
 _VERSION_MAX_BYTES = 64 * 1024
 _VERSION_EVERY_S = 600.0
 _BACKOFF_LIMIT_S = 30.0
+# A connection per request: a kept one would race against the server's keep-alive limit, which in uvicorn is
+# 5 s, as long as the usual interval.
+_NEW_CONNECTIONS = httpx.Limits(max_keepalive_connections=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ class ScrapeSettings:
     @property
     def aside_s(self) -> float:
         """The time that asking for the version, or for health, may take beside the page."""
-        return min(1.0, 0.1 * self.interval_s)
+        return min(2.0, 0.1 * self.interval_s)
 
     def url(self, path: str) -> str:
         """``base_url`` with a path; a base that already ends in the metrics path is taken as its parent."""
@@ -244,11 +247,13 @@ class Scraper:
         return snapshot
 
     def _client(self) -> httpx.AsyncClient:
-        # A connection per scrape: a kept one would race against the server's keep-alive limit, which in
-        # uvicorn is 5 s, as long as the usual interval.
         settings = self.settings
         return httpx.AsyncClient(
-            timeout=settings.limit_s, verify=self._tls, trust_env=False, headers=settings.headers()
+            timeout=settings.limit_s,
+            verify=self._tls,
+            trust_env=False,
+            headers=settings.headers(),
+            limits=_NEW_CONNECTIONS,
         )
 
     async def _fetch(self, client: httpx.AsyncClient) -> Page:
@@ -297,7 +302,11 @@ def fetch_page(settings: ScrapeSettings) -> tuple[EngineSnapshot, Page | None]:
     version: str | None = None
     try:
         with httpx.Client(
-            timeout=settings.limit_s, verify=settings.tls(), trust_env=False, headers=settings.headers()
+            timeout=settings.limit_s,
+            verify=settings.tls(),
+            trust_env=False,
+            headers=settings.headers(),
+            limits=_NEW_CONNECTIONS,
         ) as client:
             with client.stream("GET", settings.url(settings.metrics_path)) as response:
                 _check_status(response)

@@ -230,3 +230,27 @@ def test_whatever_the_restarts_no_increase_is_lost_that_a_scrape_has_seen(lives)
     assert 0 <= got.value <= truth
     if got.resets == len(lives) - 1:  # every restart showed as a decrease
         assert got.value == truth
+
+
+_scrape = st.one_of(st.none(), st.dictionaries(st.sampled_from("012"), st.integers(0, 40), max_size=3))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(_scrape, min_size=1, max_size=8),
+    st.dictionaries(st.sampled_from("012"), st.integers(0, 40), min_size=1),
+)
+def test_the_history_of_pages_agrees_with_the_plain_rule(scrapes, last):
+    # Engines come and go, fall and rise, and whole scrapes fail: the running sums must give the same.
+    scrapes = [*scrapes, last]
+    history = History(interval_s=1000, window_s=10_000)
+    for at_s, series in enumerate(scrapes, 1):
+        history.add(at_s * S, None if series is None else view_of(series, more="x 1\n"))
+    plain = increase_of(list(enumerate(scrapes, 1)))
+    got = history.increase("generation_tokens", len(scrapes) * S)
+    if plain.value is None:
+        assert got is None
+    else:
+        assert (got.value, got.resets, got.elapsed_s) == (plain.value, plain.resets, plain.elapsed_s)
+        by_engine = history.increase_by("generation_tokens", "engine", len(scrapes) * S)
+        assert sum(one.value for one in by_engine.values()) == plain.value
