@@ -21,6 +21,7 @@ from sidecar.derive.autoscale import Autoscale, load_capacity
 from sidecar.derive.judging import Judged
 from sidecar.derive.live import Live
 from sidecar.engine.scrape import EngineSnapshot, Scraper
+from sidecar.models import watch_models
 from sidecar.proxy.server import Proxy, ProxySettings
 from sidecar.publish.admin import Admin, Sources
 from sidecar.publish.exposition import Family
@@ -118,6 +119,9 @@ class Runtime:
         stop_scraping = asyncio.Event()
         scraping = asyncio.create_task(self.scraper.run(self._on_snapshot, stop_scraping))
         ticking = asyncio.create_task(self._tick())
+        asking = asyncio.create_task(
+            watch_models(self.settings.upstream, self.live.models.serve, stop_scraping)
+        )
         stop_pushing = asyncio.Event()
         pushing = asyncio.create_task(self.pusher.run(stop_pushing)) if self.pusher is not None else None
         try:
@@ -130,7 +134,8 @@ class Runtime:
             stop_scraping.set()
             ticking.cancel()
             scraping.cancel()
-            await asyncio.gather(scraping, ticking, return_exceptions=True)
+            asking.cancel()
+            await asyncio.gather(scraping, ticking, asking, return_exceptions=True)
             await self.proxy.close()
             self._judged(self.live.settle(time.monotonic_ns(), time.time(), all_of_them=True))
             if pushing is not None:

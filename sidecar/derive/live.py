@@ -67,7 +67,9 @@ class Live:
         self.watch.add(snapshot.at_ns, snapshot.view, snapshot.wall_s)
         if snapshot.view is not None:
             self.attribution.add(snapshot.at_ns, snapshot.view)
-            self.models.serve(frozenset(model for model in snapshot.view.models if model))
+            view = snapshot.view
+            adapters = (view.lora_running or frozenset()) | (view.lora_waiting or frozenset())
+            self.models.serve(frozenset(model for model in view.models if model) | adapters)
         ready = self.settle(now_ns, wall_s)
         if snapshot.view is not None:
             self._check(snapshot.at_ns, snapshot.view)

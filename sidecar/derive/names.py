@@ -20,9 +20,10 @@ class ModelNames:
     _seen: set[str] = field(default_factory=set)
 
     def serve(self, names: frozenset[str]) -> None:
-        """What the server says it serves. An empty set changes nothing."""
-        if names:
-            self.served = frozenset(sorted(names)[: self.limit])
+        """Names that the server says it serves, beside those it said before: adapters come and go, and their
+        series should not. Beyond the limit new names are not taken up."""
+        room = self.limit - len(self.served)
+        self.served |= frozenset(sorted(names - self.served)[: max(room, 0)])
 
     def label(self, model: str, *, answered: bool) -> str:
         """The label of a request for ``model``; ``answered``: the server gave it a 2xx."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sidecar.derive.live import Live
 from sidecar.derive.names import OTHER, Bounded, ModelNames
+from sidecar.models import names_in
 from sidecar.requests.records import ErrorKind, Outcome
 from sidecar.requests.slo import SloClass, SloPolicy
 from tests.support.finished import S, finished, page, snapshot
@@ -75,6 +78,28 @@ def test_unknown_names_only_count_when_the_server_answered() -> None:
     assert names.label("b", answered=True) == "b"
     assert names.label("c", answered=True) == OTHER
     assert names.label("a", answered=False) == "a"
+
+
+def test_adapters_join_what_is_served_up_to_the_limit() -> None:
+    names = ModelNames(limit=3)
+    names.serve(frozenset({"base"}))
+    names.serve(frozenset({"lora-b", "lora-a", "lora-c"}))
+    assert names.served == {"base", "lora-a", "lora-b"}
+    assert names.label("lora-c", answered=True) == OTHER
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        (b'{"data": [{"id": "a"}, {"id": "b", "parent": "a"}]}', {"a", "b"}),
+        (b'{"data": [{"id": 5}, {}, "x", {"id": ""}]}', set()),
+        (b'{"data": 5}', set()),
+        (b"[]", set()),
+        (b"<html>", set()),
+    ],
+)
+def test_model_lists(body: bytes, names: set[str]) -> None:
+    assert names_in(body) == names
 
 
 def test_bounded_values_overflow() -> None:
