@@ -23,7 +23,7 @@ _VERSION_HEAD = re.compile(r"v?\d+(?:\.\d+)+|v?\d+\.|\d+x\.")
 _WIDE = re.compile(r"[⺀-鿿가-힯豈-﫿ぁ-ヿ฀-๿]")
 _PLACEHOLDER = re.compile(
     r"(?i)[<{\[$%(*].*|x{4,}|\*+|\.+|_+|"
-    r"(?:your|my|the|some|an?|example|sample|dummy|test|change|insert|enter)[-_ ].*|"
+    r"(?:your|my|the|some|example|sample|dummy|test|change|insert|enter)[-_ ]\D*|"
     r"(?:none|null|true|false|undefined|required|optional|string|redacted|secret|password|token|masked|hidden|"
     r"missing|invalid|expired|incorrect|wrong|needed|empty)\W*"
 )
@@ -176,6 +176,7 @@ def assigned(text: str, start: int, end: int, hint: str, regions: Sequence[str])
     value = text[start:end]
     bare = value.lstrip("\\\"'`")
     quoted = bare != value
+    named = text[max(0, start - 24) : start].lower()
     start += len(value) - len(bare)
     trimmed = bare.rstrip("\\\"'`.,;:!?)]}")
     end -= len(bare) - len(trimmed)
@@ -189,12 +190,28 @@ def assigned(text: str, start: int, end: int, hint: str, regions: Sequence[str])
     digits = any(c.isdigit() for c in trimmed)
     letters = any(c.isalpha() for c in trimmed)
     odd = any(c in "!@#$%^&*+=~?" for c in trimmed)
-    if quoted or (letters and (digits or odd)):
+    # A long word behind "password:" is a passphrase; behind "token:" it may be anything.
+    phrase = trimmed.isalpha() and trimmed.islower() and len(trimmed) >= 12 and re.search(_PASSWORD, named)
+    if quoted or phrase or (letters and (digits or odd)):
         if not quoted and re.fullmatch(r"[A-Za-z_][\w]*(?:\.[A-Za-z_]\w*)+", trimmed):
             return  # an attribute of something in code
         if trimmed.isdigit() and len(trimmed) < 6:
             return
         yield start, end, ""
+
+
+_PASSWORD = re.compile(r"(?:passw|passp|passc|pwd|pw|contrase|mot de passe)[^\n]*\Z")
+_NO_SECRET = re.compile(
+    r"(?i)(?:not|too|very|so|being|now|still|also|only|always|never|stored|hashed|encrypted|reset|correct|weak|strong|"
+    r"safe|secure|long|short|visible|saved|known|used|sent|shown|that|this|what|the|in|on|at|for|from|with|set|ok)\W*"
+)
+
+
+def spoken(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
+    """The word after "my password is", unless it says something about the password."""
+    value = text[start:end].rstrip(".!?)\"'")
+    if not _PLACEHOLDER.fullmatch(value) and not _NO_SECRET.fullmatch(value):
+        yield start, start + len(value), ""
 
 
 def bearer(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
@@ -242,10 +259,14 @@ def token(text: str, start: int, end: int, hint: str, regions: Sequence[str]) ->
 
 
 def random_looking(value: str) -> bool:
-    """Letters and digits mixed, at least six different characters, not one repeated run."""
-    if len(set(value)) < 6 or not any(c.isdigit() for c in value) or not any(c.isalpha() for c in value):
+    """Not words with dashes between: a long run of letters, or letters and digits mixed."""
+    if len(set(value)) < 6:
         return False
     words = [w for w in re.split(r"[-_.]", value) if w]
+    if any(len(w) >= 24 or (len(w) >= 20 and not w.islower()) for w in words):
+        return True
+    if not any(c.isdigit() for c in value) or not any(c.isalpha() for c in value):
+        return False
     odd = [w for w in words if not (w.isalpha() and (w.islower() or w.istitle())) and not w.isdigit()]
     return any(len(w) >= 8 for w in odd) or len(odd) * 2 > len(words)
 
@@ -296,6 +317,7 @@ CHECKS: dict[str, Check] = {
     "ipv6": ipv6,
     "mac": mac,
     "assigned": assigned,
+    "spoken": spoken,
     "bearer": bearer,
     "private_key": private_key,
     "jwt": jwt,

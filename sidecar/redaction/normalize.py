@@ -35,6 +35,9 @@ _INVISIBLE = (
 )
 
 
+_UNSEEN = re.compile(f"[{''.join(map(chr, _INVISIBLE))}]+")
+
+
 @functools.cache
 def _folding() -> tuple[dict[int, str], frozenset[str], frozenset[str]]:
     """Table code point -> one ASCII character, its keys, and the invisible characters. Built once (40 ms)."""
@@ -71,12 +74,13 @@ class View:
     text: str
     cuts: tuple[tuple[int, int, int], ...] | None = None
     edges: tuple[int, ...] = ()  # first elements of cuts, for bisect
+    of: View | None = None  # the view this one was made of; its positions are that one's
 
     def span(self, start: int, end: int) -> tuple[int, int]:
         """Original [start, end) of the view's [start, end); an escape is taken whole or not at all."""
-        if self.cuts is None:
-            return start, end
-        return self._original(start, first=True), self._original(end - 1, first=False) + 1
+        if self.cuts is not None:
+            start, end = self._original(start, first=True), self._original(end - 1, first=False) + 1
+        return (start, end) if self.of is None else self.of.span(start, end)
 
     def _original(self, position: int, *, first: bool) -> int:
         assert self.cuts is not None
@@ -152,18 +156,7 @@ def views(text: str) -> list[View]:
         return [folded]
     plain = _replaced(text, places)
     twice = fold(plain.text)
-    if twice.cuts is None:
-        return [folded, View(twice.text, plain.cuts, plain.edges)]
-    return [folded, View(twice.text, *_composed(twice, plain))]
-
-
-def _composed(outer: View, inner: View) -> tuple[tuple[tuple[int, int, int], ...], tuple[int, ...]]:
-    cuts = []
-    for at in range(len(outer.text)):
-        start, end = outer.span(at, at + 1)
-        start, end = inner.span(start, end)
-        cuts.append((at, start, end - start))
-    return tuple(cuts), tuple(range(len(outer.text)))
+    return [folded, View(twice.text, twice.cuts, twice.edges, plain)]
 
 
 def fold(text: str) -> View:
@@ -173,8 +166,7 @@ def fold(text: str) -> View:
     table, foldable, invisible = _folding()
     present = set(text)
     if not present.isdisjoint(invisible):
-        gone = [(i, i + 1, "") for i, char in enumerate(text) if char in invisible]
-        view = _replaced(text, gone)
+        view = _replaced(text, ((m.start(), m.end(), "") for m in _UNSEEN.finditer(text)))
         return View(view.text.translate(table), view.cuts, view.edges)
     if not present.isdisjoint(foldable):
         return View(text.translate(table))

@@ -49,7 +49,7 @@ _ID_WORD = re.compile(
 )
 # Identifiers whose way of being written is telling: the groups' lengths, the separators, who checks it.
 _WRITTEN: dict[tuple[int, ...], tuple[tuple[str, str], ...]] = {
-    (3, 2, 4): (("--", "us.ssn"), ("--", "us.itin")),
+    (3, 2, 4): (("  ", "us.ssn"),),
     (3, 3, 3, 2): (("..-", "br.cpf"),),
     (2, 3, 3, 4, 2): (("../-", "br.cnpj"),),
     (2, 2, 2, 3, 2): (("..-.", "be.nn"), ("   -", "be.nn")),
@@ -90,6 +90,7 @@ _CARD_LENGTHS = {
     "57": (16,), "81": (16,), "50": (16, 19), "56": (16, 19), "58": (16, 19), "60": (16, 19), "63": (16, 19),
     "64": (16, 19), "65": (16, 19), "67": (16, 19), "62": (16, 17, 18, 19),
 }  # fmt: skip
+_CARD_GROUPS = ((4, 4, 4, 4), (4, 6, 5), (4, 6, 4), (4, 4, 4, 4, 3))
 _DATE = re.compile(
     r"(?:(?:19|20)\d\d([-/. ])[01]?\d\1[0-3]?\d|[0-3]?\d([-/.])[0-3]?\d\2(?:19|20)?\d\d)(?:[ ]\d{1,2})?\Z"
 )
@@ -183,12 +184,14 @@ def _one(candidate: _Candidate, groups: list[tuple[int, int]]) -> Span | None:
     separators = [text[a[1] : b[0]] for a, b in pairwise(groups)]
     if count >= 13 and len(groups) != 2:
         regular = len(set(separators)) <= 1 and "".join(separators[:1]) in ("", " ", "-", ".")
-        if regular and is_card(digits):
+        if (regular or lengths in _CARD_GROUPS) and is_card(digits):
             return start, end, "CARD"
     if lengths in _WRITTEN or lengths == (15,):
         joined = "".join(separators)
         written = text[start:end]
         if lengths == (15,) and digits[0] in "12" and stdnum_valid("fr.nir")(digits):
+            return start, end, "NATIONAL_ID"
+        if lengths == (3, 2, 4) and joined == "--" and _is_ssn(digits):
             return start, end, "NATIONAL_ID"
         for wanted, name in _WRITTEN.get(lengths, ()):
             fits = wanted == joined and not (" " in joined and _in_row(text, start, end))
@@ -200,7 +203,14 @@ def _one(candidate: _Candidate, groups: list[tuple[int, int]]) -> Span | None:
         for name in _BY_LENGTH[count]:
             if stdnum_valid(name)(digits):
                 return start, end, "NATIONAL_ID"
-    return _phone(candidate, digits, groups) if count <= 15 else None
+    if count > 15 or any(c in "_\t\r\n" for s in separators for c in s):
+        return None
+    return _phone(candidate, digits, groups)
+
+
+def _is_ssn(digits: str) -> bool:
+    """The shape of a US social security or taxpayer number, whether issued or not."""
+    return digits[:3] not in ("000", "666") and digits[3:5] != "00" and digits[5:] != "0000"
 
 
 def _before(text: str, start: int, hint: str) -> str:
@@ -213,7 +223,7 @@ def _clear_left(text: str, start: int) -> bool:
     if start == 0:
         return True
     char = text[start - 1]
-    if char.isalnum() or char in "_$€£#~":
+    if char.isalnum() or char == "_":
         return False
     if char in ".-:" and start > 1:
         before = text[start - 2]
@@ -276,6 +286,8 @@ def _national_form(
 ) -> bool:
     text = candidate.text
     written = text[start:end]
+    if start > 0 and text[start - 1] in "$€£#~":
+        return False
     if len(digits) > 13 or _DATE.match(written) or _DECIMAL.match(written):
         return False
     argument = len(groups) == 1 and start > 1 and text[start] == "(" and text[start - 1].isalnum()
