@@ -57,7 +57,7 @@ class Gate:
     _ready: deque[Watch] = field(default_factory=deque)
     _scheduled: bool = False
     _debt_ns: float = 0.0
-    _charged_ns: int = 0
+    _charged_ns: int = field(default_factory=lambda: time.monotonic_ns())
     _paused_until_ns: int = 0
     # Streams of one engine tick together; their batches, each of another size, do not.
     batches: Iterator[int] = field(default_factory=lambda: cycle(range(2 * 8, 2 * 24, 2)))
@@ -180,12 +180,12 @@ class Watch:
     def note_request_end(self, at_ns: int) -> None:
         """The request's last byte has arrived."""
         self._start_ns = at_ns
-        self.later()
+        if self._gate.on_start is not None:
+            self.later()
 
     def note_head(self, status: int, headers: list[tuple[str, str]], at_ns: int) -> None:
         """The answer's head."""
         self._head = (status, headers, at_ns)
-        self.later()
 
     def note_chunk(self, data: bytes, at_ns: int) -> None:
         """A piece of the answer's body, transfer coding taken off."""
