@@ -311,8 +311,11 @@ class StreamMeter:
         except Unreadable as reason:
             self._fail(f"the event after {self._answer.output_chunks} output chunks: {reason}")
             return None
+        before = self._answer.output_chunks
         self._apply(facts, at_ns)
-        # Where events do not repeat a shape, stop looking for one.
+        # Only an event that counted shows what the next ones count as. Where none repeat, stop looking.
+        if self._answer.output_chunks == before:
+            return None
         if len(self._shapes) < _MAX_SHAPES and self._learned <= 16 + self.output_chunks // 16:
             self._learned += 1
             shape_found = learn(self._api, event.name, data, facts, self._read)
