@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from loadgen import __version__
-from loadgen.commands import compare, demo, report, simulate, sweep, target
+from loadgen.commands import compare, demo, rehearse, report, simulate, sweep, target
 from loadgen.commands import run as run_command
 from sidecar.errors import UserError
 
 # One line for each command module. A module brings ``add_parser(subparsers)`` and sets ``run``.
-COMMANDS: tuple[ModuleType, ...] = (demo, sweep, run_command, target, report, compare, simulate)
+COMMANDS: tuple[ModuleType, ...] = (demo, sweep, run_command, target, rehearse, report, compare, simulate)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -74,6 +75,15 @@ def test_target_plans_for_a_percentile_of_a_series(report: Path, tmp_path: Path)
     assert json.loads(ran.stdout)["rate_rps"] == 90.0
 
 
+def test_rehearse_plays_a_day_on_every_signal_of_the_sweep(report: Path, tmp_path: Path) -> None:
+    traffic = tmp_path / "traffic.csv"
+    traffic.write_text("second,rate\n0,5\n300,30\n1200,8\n1800,8\n")
+    ran = goodput_loadgen("rehearse", report, "--traffic", traffic, "--cold-start-s", 60)
+    assert ran.returncode == 0, ran.stderr
+    for signal in ("saturation", "waiting requests", "running requests", "KV cache use"):
+        assert re.search(rf"^{signal}.* \d", ran.stdout, re.M), ran.stdout
+
+
 def test_compare_is_a_gate(report: Path, tmp_path: Path) -> None:
     worse = write_all(reports.no_peak(), tmp_path / "b")["json"]
     assert goodput_loadgen("compare", report, report, "--fail-if", "goodput:5%").returncode == 0
@@ -112,6 +122,8 @@ def test_ci_gets_markdown_and_junit(report: Path, tmp_path: Path) -> None:
         (("target", "REPORT", "--rate", "3", "--use-share", "1.5"), "--use-share 1.5: must be between"),
         (("target", "REPORT", "--rate", "3", "--name", "A_b"), "--name 'A_b'"),
         (("target", "REPORT", "--rates", "missing.csv"), "missing.csv: cannot be read"),
+        (("rehearse", "REPORT", "--day", "-1"), "--day -1: must be more than 0"),
+        (("rehearse", "REPORT", "--traffic", "missing.csv"), "missing.csv: cannot be read"),
         (("compare", "REPORT", "missing.json"), "missing.json: cannot be read"),
         (("compare", "REPORT", "REPORT", "--fail-if", "speed:5"), "--fail-if speed:5"),
     ],
