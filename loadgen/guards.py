@@ -17,8 +17,9 @@ MAX_SEND_LAG_S = 0.1
 MIN_LOAD_HELD = 0.9
 # Above this share of its one core the process queues its own events.
 MAX_CPU_SHARE = 0.95
-# Without the kernel's time stamps a late event loop makes late stamps.
+# A later event loop than this makes late stamps, unless the kernel's stamps make up for it.
 MAX_LOOP_LAG_S = 0.02
+MAX_SHARED_STAMPS = 0.05
 # Above this prefix-cache hit rate, prompts meant to be distinct were not new to the server.
 MAX_HIT_RATE = 0.1
 # More requests on the server than ours by this much cannot be the few scrapes' chance.
@@ -144,6 +145,29 @@ def foreign_traffic(engine: dict[str, float], in_flight_mean: float | None) -> F
     )
 
 
+def late_stamps(stamp: str, loop_lag_p99_s: float | None, shared_stamp_share: float | None) -> Finding | None:
+    """A finding where arrival times cannot be trusted because the generator came too late to its sockets.
+
+    The kernel stamps each segment on arrival, but segments that wait unread are merged and keep only the
+    newest stamp. So a late reader does harm where it reads its own clock, or where many reads carried several
+    chunks. (A prompt reader that finds several chunks in one read got them in one from the server.)
+    """
+    if loop_lag_p99_s is None or loop_lag_p99_s <= MAX_LOOP_LAG_S:
+        return None
+    late = f"the generator came {loop_lag_p99_s * 1e3:.0f} ms late to its sockets (p99)"
+    if stamp == "read":
+        return Finding(
+            "late_stamps", f"{late} and the kernel gives no arrival times; use more --workers", voids=True
+        )
+    if shared_stamp_share is not None and shared_stamp_share > MAX_SHARED_STAMPS:
+        return Finding(
+            "late_stamps",
+            f"{late} and {shared_stamp_share:.0%} of its reads hold several chunks; use more --workers",
+            voids=True,
+        )
+    return None
+
+
 def examine(
     *,
     load: float,
@@ -154,6 +178,7 @@ def examine(
     cpu_share: float | None,
     loop_lag_p99_s: float | None,
     stamp: str,
+    shared_stamp_share: float | None,
     engine: dict[str, float],
     expectations: Expectations,
     cut: bool,
@@ -179,15 +204,7 @@ def examine(
         findings.append(Finding("all_failed", f"all {failures} requests failed"))
     elif failures:
         findings.append(Finding("failures", f"{failures} of {len(records)} requests failed"))
-    if stamp == "read" and loop_lag_p99_s is not None and loop_lag_p99_s > MAX_LOOP_LAG_S:
-        findings.append(
-            Finding(
-                "late_stamps",
-                "the kernel gives no arrival times and the generator read "
-                f"{loop_lag_p99_s * 1e3:.0f} ms late (p99); use more --workers",
-                voids=True,
-            )
-        )
+    findings.append(late_stamps(stamp, loop_lag_p99_s, shared_stamp_share))
     if expectations.exact_outputs:
         pairs = [
             (int(asked), r.output_tokens)

@@ -74,6 +74,7 @@ class LevelRun:
         self._t0_ns = 0
         self._cpu: tuple[float, float] | None = None
         self._cpu_share: float | None = None
+        self._reads_before = self._reads()
         self.sending = False
         self.phase = "new"
 
@@ -249,7 +250,7 @@ class LevelRun:
     def outcome(self) -> dict[str, Any]:
         """What this worker measured, times counted from the level's start."""
         now_ns = time.monotonic_ns()
-        counts = self._client.counts
+        reads, shared = (now - then for now, then in zip(self._reads(), self._reads_before, strict=True))
         clock = self._client.clock
         return {
             "records": [rebase(record, self._t0_ns) for record in self._records],
@@ -258,9 +259,12 @@ class LevelRun:
                 cpu_share=self._cpu_share,
                 loop_lag_p99_s=self._lags.at(0.99),
                 stamp="kernel" if clock.kernel_stamps > clock.read_stamps else "read",
-                shared_stamp_share=counts.shared_reads / counts.output_reads if counts.output_reads else None,
+                shared_stamp_share=shared / reads if reads else None,
             ),
         }
+
+    def _reads(self) -> tuple[int, int]:
+        return self._client.counts.event_reads, self._client.counts.shared_reads
 
     def _enter(self, phase: str, say: Say) -> None:
         self.phase = phase

@@ -85,6 +85,7 @@ def level_result(
             cpu_share=measured.client.cpu_share,
             loop_lag_p99_s=measured.client.loop_lag_p99_s,
             stamp=measured.client.stamp,
+            shared_stamp_share=measured.client.shared_stamp_share,
             engine=measured.engine,
             expectations=expectations or Expectations(),
             cut=measured.cut_ns is not None,

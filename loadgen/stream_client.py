@@ -1,7 +1,7 @@
-"""One HTTP request at a time over its own socket, read by a watcher on gevent's loop.
+"""One HTTP request at a time over its own socket, read in batches on gevent's loop.
 
 A greenlet switch for every chunk is what makes Locust's own clients late. Here the greenlet that sends a
-request sleeps until the answer has ended; a read watcher takes each piece off the socket with the kernel's
+request sleeps until the answer has ended; the socket reader takes each piece off the socket with the kernel's
 arrival time and feeds the stream meter. Nothing is decoded here but HTTP itself.
 """
 
@@ -20,6 +20,7 @@ from gevent.socket import AF_UNSPEC, IPPROTO_TCP, MSG_PEEK, SOCK_STREAM, TCP_NOD
 
 from loadgen.address import Target
 from loadgen.clock import ArrivalClock, stamping
+from loadgen.socket_reader import SocketReader
 from sidecar.requests.records import Api, End, RequestRecord
 from sidecar.requests.stream import StreamMeter
 
@@ -40,18 +41,24 @@ class ReadCounts:
     """How reads came in, over all connections of a process: tells how sharp the time stamps are."""
 
     def __init__(self) -> None:
-        self.output_reads = 0  # reads that carried output
-        self.shared_reads = 0  # ... of more than one output chunk: the earlier ones' stamps are upper bounds
+        self.event_reads = 0  # reads that carried at least one event
+        self.shared_reads = 0  # ... more than one: the earlier ones' stamps are upper bounds
 
 
 class Connection:
     """A kept-alive connection and at most one exchange on it.
 
-    ``exchange`` runs in the caller's greenlet; `_readable` is called by the loop. Both run in one thread.
+    ``exchange`` runs in the caller's greenlet; `_readable` is called by the socket reader. Both
+    run in one thread.
     """
 
     def __init__(
-        self, target: Target, clock: ArrivalClock, counts: ReadCounts, context: ssl.SSLContext | None
+        self,
+        target: Target,
+        clock: ArrivalClock,
+        counts: ReadCounts,
+        reader: SocketReader,
+        context: ssl.SSLContext | None,
     ):
         self._target = target
         self._clock = clock
@@ -59,12 +66,15 @@ class Connection:
         self._sock: _Socket | None = None
         self._tls: _Tls | None = None
         self._context = context
-        self._watcher: Any = None
+        self._reader = reader
+        self._fd = -1
         self._done = Event()
         self._end: End | None = None
         self._end_ns = 0
         self._meter: StreamMeter | None = None
         self._parser: httptools.HttpResponseParser | None = None
+        self._feed: Any = None
+        self._recvmsg: Any = None
         self._at_ns = 0
         self._headers: list[tuple[str, str]] = []
         self._until_close = False
@@ -164,13 +174,16 @@ class Connection:
         self._until_close = True
         self._reusable = False
         self._parser = httptools.HttpResponseParser(self)
+        self._feed = self._parser.feed_data
+        self._recvmsg = sock.recvmsg
         wire = request if self._tls is None else self._tls.encrypt(request)
         sent_ns = time.monotonic_ns()
-        meter = StreamMeter(api, start_ns=sent_ns if scheduled_ns is None else scheduled_ns, model=model)
+        meter = StreamMeter(
+            api, start_ns=sent_ns if scheduled_ns is None else scheduled_ns, model=model, stream=True
+        )
         self._meter = meter
-        if self._watcher is None:
-            self._watcher = get_hub().loop.io(sock.fileno(), _READ)
-        self._watcher.start(self._readable)
+        self._fd = sock.fileno()
+        self._reader.add(self._fd, self._readable)
         try:
             try:
                 self._send_all(sock, wire)
@@ -195,10 +208,7 @@ class Connection:
 
     def close(self) -> None:
         """Close the connection; safe to call again."""
-        if self._watcher is not None:
-            self._watcher.stop()
-            self._watcher.close()
-            self._watcher = None
+        self._reader.remove(self._fd)
         if self._sock is not None:
             self._sock.close()
             self._sock = None
@@ -208,41 +218,38 @@ class Connection:
         if self._end is None:
             self._end = end
             self._end_ns = at_ns
-            if self._watcher is not None:
-                self._watcher.stop()
+            self._reader.remove(self._fd)
             self._done.set()
 
     def _readable(self) -> None:
-        """Called by the loop: take what has arrived, with its time, and feed the parser. Must not block."""
-        assert self._sock is not None
-        assert self._parser is not None
-        assert self._meter is not None
+        """Called by the reader: take what has arrived, with its time, and feed the parser. Must not block."""
         try:
-            data, ancillary, _, _ = self._sock.recvmsg(_READ_BYTES, _ANCILLARY_BYTES)
+            data, ancillary, _, _ = self._recvmsg(_READ_BYTES, _ANCILLARY_BYTES)
         except BlockingIOError:
             return
         except OSError:
             self._finish(End.RESET, time.monotonic_ns())
             return
         now_ns = time.monotonic_ns()
-        at_ns = self._clock.at(ancillary, now_ns) if data else now_ns
-        self._at_ns = max(self._at_ns, at_ns)  # two clocks meet here: a stream's times must not run backwards
         if not data:
             proper = self._until_close and bool(self._headers)
-            self._finish(End.EOF if proper else End.RESET, self._at_ns)
+            self._finish(End.EOF if proper else End.RESET, now_ns)
             return
-        before = self._meter.output_chunks
+        at_ns = self._clock.at(ancillary, now_ns)
+        if at_ns > self._at_ns:  # two clocks meet here: a stream's times must not run backwards
+            self._at_ns = at_ns
         try:
             plain = data if self._tls is None else self._tls.decrypt(data)
             if plain:
-                self._parser.feed_data(plain)
+                self._feed(plain)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade, ssl.SSLError):
             self._finish(End.RESET, self._at_ns)
-        came = self._meter.output_chunks - before
-        if came:
-            self._counts.output_reads += 1
-            if came > 1:
-                self._counts.shared_reads += 1
+            return
+        events = plain.count(b"data: {")
+        if events:
+            counts = self._counts
+            counts.event_reads += 1
+            counts.shared_reads += events > 1
 
     # Called by the HTTP parser, inside `_readable`:
 
@@ -258,8 +265,7 @@ class Connection:
         self._meter.on_headers(self._parser.get_status_code(), self._headers, self._at_ns)
 
     def on_body(self, body: bytes) -> None:
-        assert self._meter is not None
-        self._meter.feed(body, self._at_ns)
+        self._meter.feed(body, self._at_ns)  # type: ignore[union-attr]  # this line runs for each token
 
     def on_message_complete(self) -> None:
         assert self._parser is not None
@@ -307,6 +313,11 @@ class _Tls:
         return b"".join(pieces)
 
 
+def _kernel_stamps() -> bool:
+    with _Socket() as probe:
+        return stamping(probe)
+
+
 class StreamClient:
     """Connections to one server, kept alive and handed out one to a request."""
 
@@ -314,6 +325,8 @@ class StreamClient:
         self.target = target
         self.clock = ArrivalClock()
         self.counts = ReadCounts()
+        # Without the kernel's stamps a batch would be late by its own length.
+        self._reader = SocketReader() if _kernel_stamps() else SocketReader(batch_s=0)
         self._context = target.tls_context()
         self._idle: list[Connection] = []
         self._busy: set[Connection] = set()
@@ -340,7 +353,7 @@ class StreamClient:
         connection = (
             self._idle.pop()
             if self._idle
-            else Connection(self.target, self.clock, self.counts, self._context)
+            else Connection(self.target, self.clock, self.counts, self._reader, self._context)
         )
         self._busy.add(connection)
         try:
@@ -351,7 +364,7 @@ class StreamClient:
                     connection.connect()
                 except OSError:
                     start_ns = began_ns if scheduled_ns is None else scheduled_ns
-                    meter = StreamMeter(api, start_ns=start_ns, model=model)
+                    meter = StreamMeter(api, start_ns=start_ns, model=model, stream=True)
                     return meter.finish(End.CONNECT, time.monotonic_ns()), began_ns
             return connection.exchange(
                 request, api, model=model, scheduled_ns=scheduled_ns, timeout_s=timeout_s
@@ -371,3 +384,4 @@ class StreamClient:
         for connection in [*self._idle, *self._busy]:
             connection.close()
         self._idle.clear()
+        self._reader.close()

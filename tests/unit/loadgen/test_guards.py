@@ -78,6 +78,7 @@ def examined(records: list[RequestRecord], **changes: Any) -> list[str]:
             "cpu_share": 0.1,
             "loop_lag_p99_s": 0.001,
             "stamp": "kernel",
+            "shared_stamp_share": 0.01,
             "engine": {},
             "expectations": Expectations(exact_outputs=True, model="m"),
             "cut": False,
@@ -102,6 +103,11 @@ def test_each_trouble_has_its_finding() -> None:
     assert examined([record(model="other")] * 5) == ["other_model"]
     assert examined([record()] * 5, stamp="read", loop_lag_p99_s=0.2) == ["late_stamps"]
     assert examined([record()] * 5, stamp="kernel", loop_lag_p99_s=0.2) == []
+    assert examined([record()] * 5, loop_lag_p99_s=0.2, shared_stamp_share=0.5) == ["late_stamps"]
+    assert examined([record()] * 5, loop_lag_p99_s=0.002, shared_stamp_share=0.5) == []
+    busy = {"running_mean": 9.0, "waiting_mean": 1.0}
+    assert examined([record()] * 5, engine=busy, in_flight_mean=1.0) == ["foreign_traffic"]
+    assert examined([record()] * 5, engine=busy, in_flight_mean=9.0, load=9.0) == []
     assert examined([record()] * 5, engine={"prefix_hit_rate": 0.6}) == ["prefix_cache"]
 
 
