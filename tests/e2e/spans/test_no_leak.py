@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -23,63 +22,9 @@ from sidecar.spans.otlp import trace_request
 from sidecar.spans.receiver import ReceiverSettings
 from sidecar.spans.service import SpanService
 from sidecar.spans.settings import OtlpSettings, SpanSettings
+from tests.support.canaries import BODY, PRIVATE, WORD, canary, canary_server, chat, found, metrics
 from tests.support.otlp_tap import OtlpTap
-
-WORD = "kanarienvogel"  # in every text, not private by its shape
-PRIVATE = "kanari.e.vogel77@leak.example"  # a shape that redaction must find
-PLACES = [
-    "prompt",
-    "system",
-    "args",
-    "schema",
-    "stop",
-    "user",
-    "header",
-    "url",
-    "error",
-    "output",
-    "name",
-    "meta",
-]
-
-
-def canary(place: str) -> str:
-    """A text for one place: a plain word and a private value, both telling where they came from."""
-    return f"{WORD}-{place} {place}.{PRIVATE}"
-
-
-BODY: dict[str, Any] = {
-    "model": "demo",
-    "stream": True,
-    "stop": [canary("stop")],
-    "user": canary("user"),
-    "metadata": {"note": canary("meta")},
-    "messages": [
-        {"role": "system", "content": canary("system")},
-        {"role": "user", "name": f"{WORD}_name", "content": [{"type": "text", "text": canary("prompt")}]},
-        {
-            "role": "assistant",
-            "tool_calls": [
-                {
-                    "id": "call_1",
-                    "type": "function",
-                    "function": {"name": "send_mail", "arguments": json.dumps({"to": canary("args")})},
-                }
-            ],
-        },
-        {"role": "tool", "tool_call_id": "call_1", "content": canary("args")},
-    ],
-    "tools": [
-        {
-            "type": "function",
-            "function": {
-                "name": "send_mail",
-                "description": canary("schema"),
-                "parameters": {"type": "object", "properties": {"to": {"description": canary("schema")}}},
-            },
-        }
-    ],
-}
+from tests.support.sidecar_process import sidecar_process
 
 
 class Failing(Redactor):
@@ -89,48 +34,8 @@ class Failing(Redactor):
         raise ValueError(f"cannot redact {text}")
 
 
-class Bridge:
-    """The service as the runtime's tracing."""
-
-    def __init__(self, service: SpanService) -> None:
-        self.judged = service.on_judged
-        self.sent = 0
-        self.dropped: dict[str, int] = {}
-
-    def close(self) -> None:
-        """Closed by the test."""
-
-
 def no_engine() -> Redactor:
     raise EngineMissing("not here")
-
-
-async def chat(request: web.Request) -> web.StreamResponse:
-    try:
-        body = await request.json()
-    except ValueError:
-        return web.json_response({"error": {"message": canary("error"), "code": 400}}, status=400)
-    if body.get("n") == 99:
-        return web.json_response({"error": {"message": canary("error"), "code": 400}}, status=400)
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-    await response.prepare(request)
-    pieces = [f"{WORD}-out", "put outp", f"ut.{PRIVATE[:9]}", PRIVATE[9:]]
-    for number, piece in enumerate(pieces):
-        last = "stop" if number == len(pieces) - 1 else None
-        event = {
-            "model": "demo",
-            "choices": [{"index": 0, "delta": {"content": piece}, "finish_reason": last}],
-        }
-        await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
-    if body.get("n") == 98:
-        broken = {"error": {"message": canary("error"), "type": "server_error"}}
-        await response.write(b"data: " + json.dumps(broken).encode() + b"\n\n")
-    await response.write(b"data: [DONE]\n\n")
-    return response
-
-
-async def metrics(request: web.Request) -> web.Response:
-    return web.Response(text="vllm:num_requests_running 0\n")
 
 
 async def everything_written(service: SpanService, tap: OtlpTap) -> bytes:
@@ -147,13 +52,13 @@ async def everything_written(service: SpanService, tap: OtlpTap) -> bytes:
     runtime.proxy.settings = service.proxy_settings(runtime.proxy.settings)
     runtime.proxy.gate.capture_chars = runtime.proxy.settings.capture_chars
     service.attach(runtime.proxy)
-    runtime.tracing = Bridge(service)  # type: ignore[assignment]
-    await service.start()
+    runtime.tracing = service
+    assert service.receiver is not None
     running = asyncio.create_task(runtime.run())
     pages = b""
     try:
         async with asyncio.timeout(60):
-            while not (runtime.proxy.port and runtime.admin.port):  # noqa: ASYNC110
+            while not (runtime.proxy.port and runtime.admin.port and service.receiver.http_port):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         headers = {
             "authorization": f"Bearer {canary('header')}",
@@ -170,7 +75,6 @@ async def everything_written(service: SpanService, tap: OtlpTap) -> bytes:
             # A body that is no JSON, and a path with a canary.
             await client.post(target, content=f"{{ {canary('prompt')}".encode(), headers=headers)
             await client.post(f"{target}/{WORD}/{PRIVATE}", json=BODY, headers=headers)
-            assert service.receiver is not None
             foreign = Span(
                 "1" * 32, "2" * 16, "", canary("name"), 2, 1, 2,
                 {"gen_ai.prompt": canary("prompt"), "gen_ai.latency.e2e": 1.0, "vllm.note": canary("name")},
@@ -193,7 +97,6 @@ async def everything_written(service: SpanService, tap: OtlpTap) -> bytes:
     finally:
         runtime.stop()
         await running
-        await service.close()
         await upstream.cleanup()
     pages += render(service.families(), openmetrics=True)
     return pages + b"".join(tap.raw)
@@ -210,13 +113,6 @@ def service_for(tap: OtlpTap, level: Level, **more: Any) -> SpanService:
         interval_s=0.05,
     )
     return SpanService(settings, receiver=ReceiverSettings(grpc_port=0, http_port=0), **more)
-
-
-def found(haystack: bytes, needle: str) -> list[str]:
-    """Where ``needle`` is, whole or with the usual escapes."""
-    forms = {needle, needle.replace("@", "%40"), needle.replace("@", "\\u0040")}
-    text = haystack.decode("utf-8", errors="replace")
-    return [text[max(0, at - 60) : at + 60] for form in forms if (at := text.find(form)) >= 0]
 
 
 @pytest.mark.parametrize("level", [Level.DROP, Level.SHAPE, Level.REDACT])
@@ -272,3 +168,42 @@ async def test_full_is_what_was_asked_for_and_says_so(tmp_path: Path) -> None:
     assert found(written, canary("prompt")), "the canaries do get here when nothing holds them back"
     assert any("unredacted" in note for note in service.settings.notes)
     assert b'goodput_content_level_info{level="full"' in written
+
+
+@pytest.mark.parametrize("level", ["drop", "shape", "redact"])
+def test_the_process_writes_nothing_private(level: str, tmp_path: Path) -> None:
+    """The same as a user runs it: by flags and environment, with all that the process prints."""
+    lines = tmp_path / "spans.jsonl"
+    with (
+        canary_server() as upstream,
+        sidecar_process(
+            upstream,
+            *("--content", level, "--spans-file", str(lines), "--scrape-interval-s", "0.3"),
+            env={"OTEL_BSP_SCHEDULE_DELAY": "50", "PYTHONFAULTHANDLER": "1"},
+        ) as sidecar,
+    ):
+        headers = {"authorization": f"Bearer {canary('header')}", "x-slo-class": canary("header")}
+        for n in (1, 98, 99):
+            answer = httpx.post(
+                f"{sidecar.proxy}/v1/chat/completions?key={PRIVATE}",
+                json={**BODY, "n": n},
+                headers=headers,
+                timeout=30,
+                trust_env=False,
+            )
+            assert WORD in answer.text
+        pages = b"".join(
+            sidecar.get(path).content for path in ("/metrics", "/goodput.json", "/", "/autoscale")
+        )
+        assert sidecar.end() == 0
+        assert sidecar.process.stdout is not None
+        assert sidecar.process.stderr is not None
+        printed = sidecar.process.stdout.read() + sidecar.process.stderr.read()
+    spans = lines.read_bytes()
+    assert spans.count(b"\n") == 3
+    written = spans + pages + printed.encode()
+    assert not found(written, PRIVATE)
+    if level == "redact":
+        assert f"{WORD}-prompt [EMAIL]".encode() in spans
+    else:
+        assert not found(written, WORD)
