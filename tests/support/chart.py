@@ -13,6 +13,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "goodput-sidecar"
+GOLDEN = ROOT / "tests" / "contract" / "chart" / "golden"
 HOW = "no helm; for instance: tests/support/get_helm.sh build/helm-35 35"
 
 Doc = dict[str, Any]
@@ -50,3 +51,14 @@ def of_kind(docs: list[Doc], kind: str) -> Doc:
     """The one object of that kind."""
     (found,) = [d for d in docs if d["kind"] == kind]
     return found
+
+
+def golden_text(helm: str, values: Path) -> str:
+    """The render of one ``ci/`` file, as two helms agree on it: objects by kind and name, keys sorted."""
+    docs = sorted(render(helm, "--values", values), key=lambda d: (d["kind"], d["metadata"]["name"]))
+    return yaml.safe_dump_all(docs, sort_keys=True, width=110)
+
+
+if __name__ == "__main__":  # writes the golden renders anew: look at the difference before committing it
+    for file in sorted((CHART / "ci").glob("*-values.yaml")):
+        (GOLDEN / f"{file.stem}.yaml").write_text(golden_text(programs("helm")[-1], file), encoding="utf-8")

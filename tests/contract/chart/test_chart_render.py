@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from sidecar.config import KEYS
-from tests.support.chart import CHART, HOW, Doc, of_kind, programs, render, run
+from tests.support.chart import CHART, GOLDEN, HOW, Doc, golden_text, of_kind, programs, render, run
 from tests.support.kube import VERSIONS, core_errors, crd_errors
 
 HELMS = programs("helm") or [""]
@@ -59,6 +59,14 @@ def test_an_old_cluster_is_refused(helm: str) -> None:
     ran = run(helm, "template", "demo", CHART, "--kube-version", "1.28.0")
     assert ran.returncode != 0
     assert ">=1.29.0-0" in ran.stderr
+
+
+@pytest.mark.parametrize("file", CI, ids=lambda p: p.stem)
+def test_the_render_is_the_one_that_was_looked_at(helm: str, file: Path) -> None:
+    golden = (GOLDEN / f"{file.stem}.yaml").read_text(encoding="utf-8")
+    assert golden_text(helm, file) == golden, (
+        "if meant: python -m tests.support.chart, and look at the difference"
+    )
 
 
 @pytest.mark.parametrize("file", CI, ids=lambda p: p.stem)
