@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from sidecar import __version__
-from sidecar.commands import check, explain, map, redact, run
+from sidecar.commands import check, explain, judge, map, meter, redact, run
 from sidecar.errors import UserError
 
 # One line for each command module. A module brings ``add_parser(subparsers)`` and sets ``run``.
@@ -18,6 +18,8 @@ COMMANDS: tuple[ModuleType, ...] = (
     check,
     map,
     explain,
+    meter,
+    judge,
     redact,
 )
 
@@ -50,3 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return status
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
