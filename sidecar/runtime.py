@@ -27,7 +27,7 @@ from sidecar.publish.admin import Admin, Sources
 from sidecar.publish.exposition import Family
 from sidecar.publish.metrics import ProcessView, ProxyView, families
 from sidecar.publish.push import pusher_of
-from sidecar.publish.status import status
+from sidecar.publish.status import scaling, status
 from sidecar.requests.records import RequestRecord
 from sidecar.requests.slo import SloPolicy, load_slo, parse_slo
 from sidecar.tracing import tracing_of
@@ -92,6 +92,7 @@ class Runtime:
             families=self.families,
             status=lambda: status(self.live, time.monotonic_ns(), time.time(), self._proxy_view()),
             autoscale=self.autoscale,
+            scaling=lambda: scaling(self.live, time.monotonic_ns()),
             not_ready=self.not_ready,
             created_s=self.started_wall_s,
         )

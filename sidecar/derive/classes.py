@@ -13,10 +13,8 @@ from sidecar.derive.windows import (
     Counts,
     Ring,
     Slot,
-    Summary,
     WindowSpec,
     slot_of,
-    summarize,
 )
 from sidecar.requests.records import RequestRecord
 from sidecar.requests.slo import SloClass, Verdict
@@ -103,14 +101,11 @@ class ClassState:
                 at = self.histograms[name].add(value)
                 if trace_id and sampled:
                     self.exemplars[name][at] = Sampled(trace_id, value / 1e9, wall_s)
-        itl = self.histograms["itl"]
-        for gap in record.gaps_ns:
-            itl.add(gap)
+        self.histograms["itl"].add_all(record.gaps_ns)
 
-    def summary(self, window: str, now_ns: int) -> Summary:
-        """One of the windows as figures."""
-        ring = self.rings[window]
-        return summarize(ring.merged(now_ns), window, ring.covered_s(now_ns, self.since_ns))
+    def covered_s(self, window: str, now_ns: int) -> float:
+        """How much time one of the windows covers now."""
+        return self.rings[window].covered_s(now_ns, self.since_ns)
 
     def slot(self, window: str, now_ns: int) -> Slot:
         """One of the windows, mergeable with other classes'."""

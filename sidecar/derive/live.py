@@ -114,11 +114,20 @@ class Live:
     def overall(self, window: str, now_ns: int) -> Summary:
         """One window over all models and classes."""
         whole = Slot()
-        covered_s = 0.0
+        covered_s = 1.0
         for state in self.classes.values():
             whole.merge(state.slot(window, now_ns))
-            covered_s = max(covered_s, state.rings[window].covered_s(now_ns, self.started_ns))
-        return summarize(whole, window, covered_s or 1.0)
+            covered_s = max(covered_s, state.covered_s(window, now_ns))
+        return summarize(whole, window, covered_s)
+
+    def recent(self, window: str, now_ns: int) -> tuple[Counts, float]:
+        """The counts of one window over all classes, and the seconds that it covers: cheap."""
+        whole = Counts()
+        covered_s = 1.0
+        for state in self.classes.values():
+            whole.merge(state.rings[window].counts(now_ns))
+            covered_s = max(covered_s, state.covered_s(window, now_ns))
+        return whole, covered_s
 
     def chart(self, now_ns: int) -> list[tuple[float, Counts]]:
         """(seconds ago, counts) for each half minute of the last hour in which something finished."""

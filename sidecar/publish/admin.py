@@ -33,6 +33,7 @@ class Sources:
     families: Callable[[], list[Family]]
     status: Callable[[], dict[str, Any]]
     autoscale: Callable[[], Autoscale]
+    scaling: Callable[[], dict[str, Any]]  # what else /autoscale tells
     not_ready: Callable[[], str | None]  # None when ready, else one sentence
     created_s: float
 
@@ -107,7 +108,7 @@ class Admin:
             "in_flight": found.in_flight,
             "source": found.source,
             "reason": found.reason,
-            **_headline(self._sources.status()),
+            **self._sources.scaling(),
         }
         # An autoscaler takes any 200 as an answer and a missing number as 0: unknown must be an error.
         return web.json_response(body, status=503 if found.saturation is None else 200)
@@ -146,18 +147,6 @@ class Admin:
         if self._last is None or now - self._last[0] >= 1.0:
             self._last = (now, json.dumps(self._sources.status(), allow_nan=False, ensure_ascii=True))
         return self._last[1]
-
-
-def _headline(status: dict[str, Any]) -> dict[str, Any]:
-    minute = status["overall"]["1m"]
-    burns = [c["budget"]["burn"]["5m"] for c in status["classes"] if c["budget"]["burn"]["5m"] is not None]
-    return {
-        "goodput_rps": minute["goodput_rps"],
-        "attainment": minute["attainment"],
-        "burn": max(burns, default=None),
-        "waiting": status["engine"].get("waiting"),
-        "peak_load": status["autoscale"]["peak_load"],
-    }
 
 
 @web.middleware

@@ -1,11 +1,13 @@
 """Every metric the sidecar publishes, once: the page takes HELP and TYPE from here, the README its table.
 
-``python -m sidecar.publish.catalog`` prints the table.
+``python -m sidecar.publish.catalog`` prints the table, ``... README.md`` puts it between its markers there.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from sidecar.publish.exposition import Family
 
@@ -275,5 +277,14 @@ def readme_table() -> str:
     return "\n".join([*rows, "", END]) + "\n"
 
 
+def put_into(text: str) -> str:
+    """``text`` with the table between its markers. Raises ValueError where those are missing."""
+    return text[: text.index(BEGIN)] + readme_table().rstrip("\n") + text[text.index(END) + len(END) :]
+
+
 if __name__ == "__main__":
-    print(readme_table(), end="")
+    if len(sys.argv) > 1:
+        readme = Path(sys.argv[1])
+        readme.write_text(put_into(readme.read_text("utf-8")), "utf-8")
+    else:
+        print(readme_table(), end="")

@@ -12,16 +12,20 @@ from sidecar.derive.classes import CHART, ClassState
 from sidecar.derive.live import Live
 from sidecar.derive.selfcheck import attainment_bounds
 from sidecar.derive.why import Bounds, Scene, explain, headline
-from sidecar.derive.windows import WINDOWS, Counts, Summary
+from sidecar.derive.windows import WINDOWS, Counts, Summary, summarize
 from sidecar.publish.metrics import SLO_BOUNDS, ProxyView
 
 FORMAT = 1
 EXPLAINED_WINDOW = "5m"
+MAX_CLASSES = 12  # shown one by one, the busiest; all others only count in the whole
 
 
 def status(live: Live, now_ns: int, wall_s: float, proxy: ProxyView | None = None) -> dict[str, Any]:
     """Everything, as JSON values. Unknown is ``None``; there is no NaN in it."""
     autoscale = live.autoscale(now_ns, proxy.in_flight if proxy is not None else None)
+    busiest = sorted(live.sorted_classes(), key=lambda state: -state.rings["1h"].counts(now_ns).eligible)[
+        :MAX_CLASSES
+    ]
     whole: dict[str, Any] = {
         "format": FORMAT,
         "version": __version__,
@@ -43,10 +47,28 @@ def status(live: Live, now_ns: int, wall_s: float, proxy: ProxyView | None = Non
             "reason": autoscale.reason,
         },
         "overall": {spec.name: _summary(live.overall(spec.name, now_ns)) for spec in WINDOWS},
-        "classes": [_class(live, state, now_ns) for state in live.sorted_classes()],
+        "classes": [
+            _class(live, state, now_ns) for state in sorted(busiest, key=lambda one: (one.model, one.name))
+        ],
+        "classes_left_out": len(live.classes) - len(busiest),
         "chart": {"slot_s": CHART.slot_s, "points": _points(live.chart(now_ns))},
     }
     return _finite(whole)  # type: ignore[no-any-return]
+
+
+def scaling(live: Live, now_ns: int) -> dict[str, Any]:
+    """Beside the saturation: signals that may only add replicas, and figures for people. Cheap."""
+    counts, covered_s = live.recent("1m", now_ns)
+    now_s = now_ns / 1e9
+    burns = [b for state in live.sorted_classes() if (b := state.budget.burn(now_s, "5m")) is not None]
+    view = live.watch.history.latest
+    return {
+        "goodput_rps": counts.good / covered_s,
+        "attainment": counts.attainment,
+        "burn": max(burns, default=None),
+        "waiting": view.total("waiting") if view is not None else None,
+        "peak_load": live.capacity.peak_load if live.capacity is not None else None,
+    }
 
 
 def _points(chart: list[tuple[float, Counts]]) -> list[dict[str, Any]]:
@@ -80,7 +102,10 @@ def _summary(summary: Summary) -> dict[str, Any]:
 def _class(live: Live, state: ClassState, now_ns: int) -> dict[str, Any]:
     now_s = now_ns / 1e9
     bounds = {name: getattr(state.slo, name) for name in SLO_BOUNDS}
-    summaries = {spec.name: state.summary(spec.name, now_ns) for spec in WINDOWS}
+    summaries = {
+        spec.name: summarize(state.slot(spec.name, now_ns), spec.name, state.covered_s(spec.name, now_ns))
+        for spec in WINDOWS
+    }
     explained = summaries[EXPLAINED_WINDOW]
     scene = Scene(
         explained,

@@ -64,3 +64,22 @@ def test_a_value_on_an_edge_counts_below_it() -> None:
 
 def test_slo_bounds_become_edges_once_and_in_order() -> None:
     assert with_edges((0.1, 0.5, 1.0), (0.5, 0.3, None, 0.0)) == (0.1, 0.3, 0.5, 1.0)
+
+
+@given(st.lists(durations, max_size=60))
+@settings(max_examples=100)
+def test_counting_many_at_once_is_the_same(values: list[int]) -> None:
+    one_by_one, at_once = LogHistogram(), LogHistogram()
+    single, many = EdgeHistogram((0.001, 0.1, 5.0)), EdgeHistogram((0.001, 0.1, 5.0))
+    for value in values:
+        one_by_one.add(value)
+        single.add(value)
+    at_once.add_all(values)
+    many.add_all(values)
+    assert (at_once.counts, at_once.total, at_once.max_ns) == (
+        one_by_one.counts,
+        one_by_one.total,
+        one_by_one.max_ns,
+    )
+    assert many.cumulative() == single.cumulative()
+    assert math.isclose(many.sum_s, single.sum_s, abs_tol=1e-9)

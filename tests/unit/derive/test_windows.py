@@ -83,3 +83,18 @@ def test_fluidity_passes_slack_on_and_a_late_token_resets_it() -> None:
     # slack: .3 -> .2 -> .1 -> -.15 (late, reset to 0) -> 0 (on time)
     assert fluidity(record, 0.5, 0.1) == (4, 5)
     assert fluidity(finished(ttft_s=0.6, gaps_s=(0.1, 0.11)), 0.5, 0.1) == (1, 3)
+
+
+@given(st.lists(st.tuples(st.integers(0, 700), st.integers(0, 20)), min_size=1, max_size=40))
+@settings(max_examples=60)
+def test_reading_often_changes_nothing(events: list[tuple[int, int]]) -> None:
+    # Requests may come late, into a slot that is over: they were held for a scrape.
+    read, unread = Ring(WINDOWS[2]), Ring(WINDOWS[2])
+    one = slot()
+    now_s = 0
+    for at_s, late_s in sorted(events):
+        now_s = at_s
+        for ring in (read, unread):
+            ring.add(one, max(0, at_s - late_s) * S)
+        assert read.merged(now_s * S).counts == read.counts(now_s * S)
+    assert read.merged(now_s * S) == unread.merged(now_s * S)

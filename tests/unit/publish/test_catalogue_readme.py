@@ -18,7 +18,17 @@ def test_the_readme_holds_the_table_as_it_is_now() -> None:
     if BEGIN not in readme:
         pytest.skip(f"README.md has no {BEGIN} yet")
     shown = readme[readme.index(BEGIN) : readme.index(END) + len(END)] + "\n"
-    assert shown == readme_table(), "print the table with: python -m sidecar.publish.catalog"
+    assert shown == readme_table(), "put the table there with: python -m sidecar.publish.catalog README.md"
+
+
+def test_the_table_is_put_between_its_markers(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", "utf-8")
+    for _ in range(2):
+        subprocess.run(
+            [sys.executable, "-m", "sidecar.publish.catalog", str(page)], timeout=60, check=True, cwd=ROOT
+        )
+        assert page.read_text("utf-8") == f"before\n{readme_table()}after\n"
 
 
 def test_the_command_prints_it() -> None:
