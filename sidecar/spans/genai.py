@@ -188,6 +188,15 @@ def build_span(record: RequestRecord, verdict: Verdict | None, scene: Scene, sty
     )
 
 
+def time_to_first_chunk_ns(record: RequestRecord) -> int | None:
+    """From start to the first chunk of any kind, role-only ones too; not the time to the first token.
+
+    ``None`` where the meter has not noted it (``extra["first_chunk_ns"]``) or nothing was streamed.
+    """
+    noted = record.extra.get("first_chunk_ns", "")
+    return int(noted) - record.start_ns if record.streamed and noted.isdigit() else None
+
+
 def error_type(record: RequestRecord) -> str | None:
     """``error.type``: the HTTP status of a refusal, else our kind of failure; ``None`` without one."""
     if record.outcome not in (Outcome.ERROR, Outcome.REJECTED):
@@ -218,10 +227,8 @@ def _conventional(record: RequestRecord, scene: Scene, style: SpanStyle, operati
     reasons = [c.finish_reason or "error" for c in sorted(record.choices, key=lambda c: c.index)]
     if reasons and any(c.finish_reason for c in record.choices):
         found["finish_reasons"] = reasons[:_MOST_LISTED]
-    if record.streamed and record.ttft_ns is not None:
-        first_chunk_ns = record.extra.get("first_chunk_ns")
-        first_ns = int(first_chunk_ns) - record.start_ns if first_chunk_ns else record.ttft_ns
-        found["time_to_first_chunk"] = _seconds(first_ns)
+    if (first_chunk_ns := time_to_first_chunk_ns(record)) is not None:
+        found["time_to_first_chunk"] = _seconds(first_chunk_ns)
     if record.prompt_tokens is not None:
         found["input_tokens"] = record.prompt_tokens
     if record.output_tokens is not None and not record.tokens_estimated:

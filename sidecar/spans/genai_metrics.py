@@ -19,7 +19,7 @@ from sidecar.publish.exposition import Buckets, Family
 from sidecar.requests.records import Outcome, RequestRecord
 from sidecar.requests.slo import SloClass
 from sidecar.spans.exphist import ExponentialHistogram
-from sidecar.spans.genai import error_type, operation_name
+from sidecar.spans.genai import error_type, operation_name, time_to_first_chunk_ns
 from sidecar.spans.otlp import key_values
 from sidecar.spans.semconv import Convention
 
@@ -93,10 +93,10 @@ class GenAiMetrics:
                 model = "_OTHER"
             self._time("server_duration", operation, model, failure, record.e2e_ns)
             self._time("client_duration", operation, model, failure, record.e2e_ns)
-            if record.streamed and record.ttft_ns is not None:
-                self._time("client_first_chunk", operation, model, "", record.ttft_ns)
-                for gap in record.gaps_ns:
-                    self._time("client_chunk", operation, model, "", gap)
+            if (first_chunk_ns := time_to_first_chunk_ns(record)) is not None:
+                self._time("client_first_chunk", operation, model, "", first_chunk_ns)
+            for gap in record.gaps_ns:
+                self._time("client_chunk", operation, model, "", gap)
             if record.outcome is Outcome.COMPLETED and record.ttft_ns is not None:
                 self._time("server_ttft", operation, model, "", record.ttft_ns)
                 tokens = record.output_tokens

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from sidecar.redaction.engine import Redactor
 from sidecar.redaction.filter import Level
 from sidecar.redaction.patterns import load_patterns
 from sidecar.requests.records import RequestRecord
-from sidecar.requests.slo import SloClass, Verdict
+from sidecar.requests.slo import DEFAULT_SLO, SloClass, Verdict, judge
 from sidecar.spans.coldstart import ColdStart
 from sidecar.spans.export import Sink
 from sidecar.spans.genai import EngineState
@@ -142,6 +143,9 @@ class SpanService:
             if push is not None
             else None
         )
+        self._slo = slos[0] if slos else DEFAULT_SLO
+        self._on_engine_record = on_engine_record
+        self.engine_results: Counter[str] = Counter()
         self.intake = Intake(
             self.recorder.joins,
             convention(settings.semconv),
@@ -149,7 +153,7 @@ class SpanService:
             self.recorder.exporter.put,
             provider=settings.provider,
             texts=settings.level.has_text,
-            on_record=on_engine_record,
+            on_record=self._engine_record,
         )
         self.receiver = OtlpReceiver(receiver, self.intake) if receiver is not None else None
 
@@ -178,6 +182,13 @@ class SpanService:
         """A request has ended and been judged."""
         record, slo, verdict = judged
         self.recorder.record(record, verdict, RequestContext(slo_class=slo.name, stall_s=slo.stall_s))
+
+    def _engine_record(self, record: RequestRecord) -> None:
+        verdict = judge(record, self._slo)
+        result = "good" if verdict.good else "bad" if verdict.eligible else "not_eligible"
+        self.engine_results[result] += 1
+        if self._on_engine_record is not None:
+            self._on_engine_record(record)
 
     async def start(self) -> None:
         """Listen for vLLM's spans, where that is wanted. Raises UserError if an address cannot be had."""
@@ -232,10 +243,18 @@ class SpanService:
             for reason, count in sorted(self.receiver.refused.items()):
                 refused.add(count, reason=reason)
             quiet.add(1 if self.receiver.quiet else 0)
+        told = Family(
+            "goodput_engine_span_requests_total",
+            "counter",
+            "Requests as vLLM's own spans tell them, judged by the default class. The good share is an "
+            "upper bound: rejected and aborted requests have no span, and gaps between tokens are not seen.",
+        )
+        for result, count in sorted(self.engine_results.items()):
+            told.add(count, result=result)
         start = Family("goodput_engine_cold_start_seconds", "gauge", "vLLM's last start, by phase.")
         if (cold := self.cold_start) is not None:
             start.add(cold.total_s, phase="total")
             for phase, seconds in sorted(cold.phases_s.items()):
                 start.add(seconds, phase=phase)
         ours = [sent, dropped, sampled, waiting, level, failures, replaced]
-        return [*self.metrics.families(), *ours, received, joined, refused, quiet, start]
+        return [*self.metrics.families(), *ours, received, joined, refused, quiet, told, start]

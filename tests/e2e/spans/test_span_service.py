@@ -127,6 +127,8 @@ async def test_our_span_and_vllms_arrive_as_parent_and_child_with_tokens_said_on
     }
     assert values["goodput_spans_sent_total", ""] == 2
     assert values["goodput_received_request_spans_total", "joined"] == 1
+    assert values["goodput_engine_span_requests_total", ""] == 1
+    assert "upper bound" in page
     assert values["gen_ai_server_request_duration_seconds_count", ""] == 1
 
 

@@ -38,6 +38,7 @@ def record(ttft_s: float, e2e_s: float = 2.0, **changes: Any) -> RequestRecord:
         "prompt_tokens": 5,
         "choices": (ChoiceRecord(0, 11, first, end, 11, False, "stop"),),
         "gaps_ns": ((end - first) // 10,) * 10,
+        "extra": {"first_chunk_ns": str(first - 10)},
     }
     return RequestRecord(**(values | changes))
 
