@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from loadgen.report.curve import Point
+from loadgen.report.curve import signal as engine_signal
 from loadgen.results import LevelResult
 
 SYNC_S = 15
@@ -66,7 +67,7 @@ def replica_of(points: Sequence[Point], in_flight: Callable[[Point], float | Non
         return None
     signals = {}
     for key in ("waiting", "running", "kv_usage"):
-        if (made := line(lambda level, key=key: level.engine.get(key))) is not None:  # type: ignore[misc]
+        if (made := line(lambda level, key=key: engine_signal(level, key))) is not None:  # type: ignore[misc]
             signals[key] = made
     return Replica(served, good, signals)
 

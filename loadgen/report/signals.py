@@ -17,17 +17,22 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from loadgen.report.curve import Point
+from loadgen.report.curve import Point, signal
 from loadgen.results import LevelResult
 
 FALL = 0.95
 _MIN_POINTS = 3  # two loads before the fall and the fall itself
 
-_CLIENT: tuple[tuple[str, Callable[[LevelResult], float | None]], ...] = (
+_CANDIDATES: tuple[tuple[str, Callable[[LevelResult], float | None]], ...] = (
     ("requests in flight", lambda level: level.in_flight_mean),
     ("output tokens/s", lambda level: level.output_tps),
     ("completed requests/s", lambda level: level.throughput_rps),
     ("TTFT p99", lambda level: level.ttft.p99_s),
+    ("engine: running requests", lambda level: signal(level, "running")),
+    ("engine: waiting requests", lambda level: signal(level, "waiting")),
+    ("engine: KV cache use", lambda level: signal(level, "kv_usage")),
+    ("engine: preemptions", lambda level: signal(level, "preemptions")),
+    ("engine: queue time", lambda level: level.engine.get("queue_mean_s")),
 )
 
 
@@ -48,21 +53,15 @@ def rank(points: Sequence[Point]) -> list[Signal]:
     if fall is None or fall + 1 < _MIN_POINTS:
         return []
     used = judged[: fall + 1]
-    keys = sorted({key for p in used for level in p.used for key in level.engine})
-    candidates = [*_CLIENT, *((f"engine: {key}", _engine(key)) for key in keys)]
     found = [
         s
-        for name, get in candidates
+        for name, get in _CANDIDATES
         if (s := _judge(name, [p.mean(get) for p in used], [p.mean(get) for p in judged])) is not None
     ]
     order = {"leads": 0, "blunt": 1, "lags": 2}
     # Among those that lead, the closer to proportional (half the fall's value at half its load), the better.
     ideal = used[-2].load / used[-1].load
     return sorted(found, key=lambda s: (order[s.verdict], abs(s.shown_before - ideal)))
-
-
-def _engine(key: str) -> Callable[[LevelResult], float | None]:
-    return lambda level: level.engine.get(key)
 
 
 def _judge(name: str, values: list[float | None], everywhere: list[float | None]) -> Signal | None:
