@@ -10,6 +10,7 @@ import gc
 import random
 import resource
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -20,7 +21,7 @@ from gevent.event import Event
 from loadgen.arrivals import arrival_times
 from loadgen.plan import ClientHealth, LevelPlan
 from loadgen.stats import Distribution
-from loadgen.stream_client import StreamClient
+from loadgen.stream_client import Exchange, StreamClient
 from loadgen.wire import rebase
 from loadgen.workload.spec import RequestMaker
 from sidecar.requests.records import End, ErrorKind, Outcome, RequestRecord
@@ -62,6 +63,7 @@ class LevelRun:
         self._on_record = on_record
         self._serial = worker
         self._records: list[RequestRecord] = []
+        self._over: deque[tuple[Exchange, int | None, int]] = deque()  # ended, records still to be made
         self._pending = 0  # requests of the measured window that are not over
         self._senders: set[gevent.Greenlet] = set()
         self._slot = Event()
@@ -94,8 +96,7 @@ class LevelRun:
         self._stop.wait(self._rng.uniform(0, min(1.0, self.plan.warmup_s / 2)))
         backoff_s = _BACKOFF_S
         while self.sending:
-            record = self._one(None, self._next_serial())
-            if record.outcome is Outcome.COMPLETED:
+            if self._one(None, self._next_serial()):
                 backoff_s = _BACKOFF_S
             else:
                 self._stop.wait(backoff_s)
@@ -162,14 +163,15 @@ class LevelRun:
         self._serial += self._workers
         return serial
 
-    def _one(self, due_ns: int | None, serial: int) -> RequestRecord:
+    def _one(self, due_ns: int | None, serial: int) -> bool:
+        """Send one request and wait for its end; whether any output came."""
         request = self._maker.make(self.plan.number, serial)
         began_ns = time.monotonic_ns() if due_ns is None else due_ns
         start_ns, end_ns = (self._t0_ns + edge for edge in self.plan.window_ns)
         counts = start_ns - _EDGE_NS <= began_ns < end_ns
         self._pending += counts
         try:
-            record, sent_ns = self._client.request(
+            exchange = self._client.request(
                 request.wire,
                 request.api,
                 model=self._model,
@@ -178,17 +180,34 @@ class LevelRun:
             )
         finally:
             self._pending -= counts
+        self._over.append((exchange, due_ns, request.asked_tokens))
+        return exchange.gave_output
+
+    def _close_record(self) -> None:
+        exchange, due_ns, asked_tokens = self._over.popleft()
+        record = exchange.record()
         record = replace(
             record,
             scheduled_ns=due_ns,
-            sent_ns=sent_ns,
-            extra={**record.extra, "asked_tokens": str(request.asked_tokens)},
+            sent_ns=exchange.sent_ns,
+            extra={**record.extra, "asked_tokens": str(asked_tokens)},
         )
         self._records.append(record)
         self._failures += record.outcome is not Outcome.COMPLETED
         self._tokens += record.output_tokens or 0
         self._on_record(record)
-        return record
+
+    def _close_records(self) -> None:
+        """Make records while the loop has nothing better to do: streams that end together must not queue for
+        it.
+        """
+        while True:
+            if self._over:
+                gevent.idle()
+                if self._over:
+                    self._close_record()
+            else:
+                gevent.sleep(0.005)
 
     # Called by the process:
 
@@ -198,6 +217,7 @@ class LevelRun:
         gc.disable()  # a collection in the middle of a level is a pause that looks like the server's
         lag = gevent.spawn(self._watch_lag)
         ticker = gevent.spawn(self._tick, say)
+        closer = gevent.spawn(self._close_records)
         self._t0_ns = time.monotonic_ns()
         self.sending = True
         try:
@@ -214,6 +234,10 @@ class LevelRun:
             self.sending = False
             lag.kill()
             ticker.kill()
+            closer.kill()
+            gevent.killall(list(self._senders))
+            while self._over:
+                self._close_record()
             gc.enable()
 
     def cut(self) -> None:
@@ -291,7 +315,7 @@ class LevelRun:
                     "event": "tick",
                     "phase": self.phase,
                     "elapsed_s": (time.monotonic_ns() - self._t0_ns) / 1e9,
-                    "done": len(self._records),
+                    "done": len(self._records) + len(self._over),
                     "failed": self._failures,
                     "tokens": self._tokens,
                     "in_flight": self._client.in_flight,

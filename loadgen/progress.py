@@ -5,6 +5,7 @@ terminal.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -39,6 +40,11 @@ def level_line(level: LevelResult) -> str:
 
 def _load(load: float, kind: str) -> str:
     return f"{load:g} in flight" if kind == "concurrency" else f"{load:g} req/s"
+
+
+def output() -> Console:
+    """Standard output; wide enough for the table where it goes into a file or a pipe."""
+    return Console(file=sys.stdout, width=None if sys.stdout.isatty() else 110)
 
 
 class Display:

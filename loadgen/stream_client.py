@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import ssl
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import gevent
@@ -43,6 +44,27 @@ class ReadCounts:
     def __init__(self) -> None:
         self.event_reads = 0  # reads that carried at least one event
         self.shared_reads = 0  # ... more than one: the earlier ones' stamps are upper bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A request that is over, its record not made yet: that takes longer than sending the next request should
+    wait.
+    """
+
+    meter: StreamMeter
+    end: End
+    end_ns: int
+    sent_ns: int  # monotonic time of the first byte sent
+
+    @property
+    def gave_output(self) -> bool:
+        """Whether any output came, whatever became of it afterwards."""
+        return self.meter.first_ns is not None
+
+    def record(self) -> RequestRecord:
+        """The record; ask once."""
+        return self.meter.finish(self.end, self.end_ns)
 
 
 class Connection:
@@ -160,8 +182,8 @@ class Connection:
 
     def exchange(
         self, request: bytes, api: Api, *, model: str, scheduled_ns: int | None, timeout_s: float
-    ) -> tuple[RequestRecord, int]:
-        """Send one request and measure its answer; returns (record, monotonic time of the first byte sent).
+    ) -> Exchange:
+        """Send one request and measure its answer.
 
         ``scheduled_ns`` is the start in open loop; in closed loop the start is just before the first byte is
         written. Never raises for what the server does: that is the record's outcome.
@@ -196,10 +218,9 @@ class Connection:
             self.close()
             raise
         assert self._end is not None
-        record = meter.finish(self._end, self._end_ns)
         if not self._reusable:
             self.close()
-        return record, sent_ns
+        return Exchange(meter, self._end, self._end_ns, sent_ns)
 
     def abort(self, end: End) -> None:
         """End the exchange under way from outside; its greenlet wakes and closes its record."""
@@ -344,8 +365,9 @@ class StreamClient:
         model: str = "",
         scheduled_ns: int | None = None,
         timeout_s: float = 600.0,
-    ) -> tuple[RequestRecord, int]:
-        """Send one whole HTTP request; returns its record and the monotonic time at which it was sent.
+    ) -> Exchange:
+        """Send one whole HTTP request and wait for the end of its answer. Never raises for what the server
+        does.
 
         Connecting happens before the clock starts in closed loop; in open loop it counts, since the request
         was due.
@@ -365,7 +387,7 @@ class StreamClient:
                 except OSError:
                     start_ns = began_ns if scheduled_ns is None else scheduled_ns
                     meter = StreamMeter(api, start_ns=start_ns, model=model, stream=True)
-                    return meter.finish(End.CONNECT, time.monotonic_ns()), began_ns
+                    return Exchange(meter, End.CONNECT, time.monotonic_ns(), began_ns)
             return connection.exchange(
                 request, api, model=model, scheduled_ns=scheduled_ns, timeout_s=timeout_s
             )

@@ -89,7 +89,8 @@ class GoodputUser(User):
         serial = self._serials[kind] = self._serials.get(kind, -1) + 1
         worker = getattr(self.environment.runner, "worker_index", 0)
         request = maker.make(worker, serial)
-        record, _ = client.request(request.wire, request.api, model=self.model, timeout_s=self.timeout_s)
+        exchange = client.request(request.wire, request.api, model=self.model, timeout_s=self.timeout_s)
+        record = exchange.record()
         fire_request(self.environment, record)
         record_hook().fire(record=record)  # type: ignore[no-untyped-call]
 

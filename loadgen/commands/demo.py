@@ -13,12 +13,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from rich.console import Console
-
 from loadgen import options
 from loadgen.arrivals import Arrivals
 from loadgen.preflight import must_be_reachable
 from loadgen.processes import Child, Interrupt
+from loadgen.progress import output
 from loadgen.results import Peak
 from loadgen.search import PeakSearch, parse_levels
 from loadgen.session import measure
@@ -59,7 +58,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the demo; statuses as of ``sweep``."""
-    console = Console(file=sys.stdout)
+    console = output()
     search = PeakSearch(parse_levels(args.levels, whole=True))
     profile = None if args.attach else find_profile(args.profile, None)
     _fill_in(args, profile)

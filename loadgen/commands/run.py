@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
-
-from rich.console import Console
 
 from loadgen import options
 from loadgen.arrivals import Arrivals, parse_arrivals
 from loadgen.processes import Interrupt
+from loadgen.progress import output
 from loadgen.search import Levels, PeakSearch
 from loadgen.session import measure
 from sidecar.errors import UserError
@@ -56,5 +54,5 @@ def run(args: argparse.Namespace) -> int:
             search=search,
             arrivals=arrivals,
             stopped=stopped,
-            console=Console(file=sys.stdout),
+            console=output(),
         ).status

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
-
-from rich.console import Console
 
 from loadgen import options
 from loadgen.processes import Interrupt
+from loadgen.progress import output
 from loadgen.search import PeakSearch, parse_levels
 from loadgen.session import measure
 
@@ -57,5 +55,5 @@ def run(args: argparse.Namespace) -> int:
             search=search,
             arrivals=arrivals,
             stopped=stopped,
-            console=Console(file=sys.stdout),
+            console=output(),
         ).status

@@ -67,6 +67,7 @@ class PromptMaker:
         self._starts = starts
         self._calibration = calibration
         self._seed = seed
+        self._first_serials: dict[int, int] = {}
         self._shared = self._slice(0, calibration.words_for(shared_tokens)) if shared_tokens else ""
         self._shared_words = len(self._shared.split())
 
@@ -87,12 +88,16 @@ class PromptMaker:
         words = self._calibration.words_for(tokens) - self._shared_words
         opening = self._opening(level, serial)
         rest = max(0, words - len(opening))
-        place = random.Random(f"{self._seed}/{level}/{serial}").randrange(_RIVER_WORDS)
+        place = hash((self._seed, level, serial)) % _RIVER_WORDS
         return (self._shared + " " + " ".join(opening[: max(1, words)]) + self._slice(place, rest)).strip()
 
     def _opening(self, level: int, serial: int) -> list[str]:
         # The seed is mixed in so that a second run against a warm server starts with other words too.
-        mixed = random.Random(f"{self._seed}/{level}").randrange(len(WORDS) ** _SERIAL_WORDS) + serial
+        first = self._first_serials.get(level)
+        if first is None:
+            rng = random.Random(f"{self._seed}/{level}")
+            first = self._first_serials[level] = rng.randrange(len(WORDS) ** _SERIAL_WORDS)
+        mixed = first + serial
         opening = []
         for _ in range(_SERIAL_WORDS):
             mixed, digit = divmod(mixed, len(WORDS))

@@ -12,6 +12,10 @@ from loadgen.workload.lengths import Lengths
 from loadgen.workload.prompts import Calibration, PromptMaker
 from sidecar.requests.records import Api
 
+_PROMPT = b"@@PROMPT@@"
+_ASKED_NUMBER = 918_273_645  # no length may be so great
+_ASKED = str(_ASKED_NUMBER).encode()
+
 PATHS = {Api.CHAT: "/v1/chat/completions", Api.COMPLETIONS: "/v1/completions"}
 
 
@@ -74,13 +78,17 @@ class RequestMaker:
         self._seed = seed
         self._prompts = PromptMaker(seed, calibration, shared_tokens=workload.shared_prefix_tokens)
         self._head = head
+        self._body = json.dumps(self.body(_PROMPT.decode(), _ASKED_NUMBER)).encode()
 
     def make(self, level: int, serial: int) -> PreparedRequest:
         """The request with this serial number of this level; the same arguments give the same bytes."""
-        rng = random.Random(f"lengths/{self._seed}/{level}/{serial}")
+        rng = random.Random(hash((self._seed, level, serial)))
         prompt_tokens = self._workload.prompt_tokens.draw(rng)
         asked = self._workload.output_tokens.draw(rng)
-        body = json.dumps(self.body(self._prompts.prompt(prompt_tokens, level, serial), asked)).encode()
+        prompt = self._prompts.prompt(prompt_tokens, level, serial)
+        # The body was written once; what differs between requests is put in as bytes. Prompts are plain
+        # words.
+        body = self._body.replace(_PROMPT, prompt.encode(), 1).replace(_ASKED, b"%d" % asked)
         wire = b"%bContent-Length: %d\r\n\r\n%b" % (self._head, len(body), body)
         return PreparedRequest(wire, self.api, asked)
 
