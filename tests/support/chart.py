@@ -14,6 +14,10 @@ import yaml
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "goodput-sidecar"
 GOLDEN = ROOT / "tests" / "contract" / "chart" / "golden"
+COPIES = {  # Helm can only read what lies in the chart: these are kept equal
+    ROOT / "configs" / "grafana" / "goodput.json": CHART / "files" / "goodput.json",
+    ROOT / "configs" / "prometheus" / "rules.yaml": CHART / "files" / "rules.yaml",
+}
 HOW = "no helm; for instance: tests/support/get_helm.sh build/helm-35 35"
 
 Doc = dict[str, Any]
@@ -59,6 +63,8 @@ def golden_text(helm: str, values: Path) -> str:
     return yaml.safe_dump_all(docs, sort_keys=True, width=110)
 
 
-if __name__ == "__main__":  # writes the golden renders anew: look at the difference before committing it
+if __name__ == "__main__":  # copies and golden renders anew: look at the difference before committing it
+    for source, copy in COPIES.items():
+        shutil.copyfile(source, copy)
     for file in sorted((CHART / "ci").glob("*-values.yaml")):
         (GOLDEN / f"{file.stem}.yaml").write_text(golden_text(programs("helm")[-1], file), encoding="utf-8")
