@@ -1,8 +1,8 @@
 """Energy and money per token, and per good token. Pure.
 
-Watts are the increase of the boards' energy counters over time. Board power is not facility power: host overhead
-and PUE are separate, stated factors, and both figures are shown. Nothing per token is known where no token was
-made: absent, never infinite.
+Watts are the increase of the boards' energy counters over time. Board power is not facility power: host
+overhead and PUE are separate, stated factors, and both figures are shown. Nothing per token is known where no
+token was made: absent, never infinite.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def usd_per_million_tokens(
 ) -> float | None:
     """price x GPUs / (tokens/s x 3600 x occupancy) x 10^6.
 
-    ``tokens_per_s`` is of all GPUs of the replica while it works, ``occupancy`` the share of paid time in which
-    it does: allocation is not use. ``None`` where either is 0.
+    ``tokens_per_s`` is of all GPUs of the replica while it works, ``occupancy`` the share of paid time in
+    which it does: allocation is not use. ``None`` where either is 0.
     """
     made = tokens_per_s * 3600 * occupancy
     return usd_per_gpu_hour * gpus / made * 1e6 if made > 0 else None
@@ -45,8 +45,8 @@ def facility_watts(
 ) -> float:
     """(boards x server factor + host) x PUE.
 
-    ``server_factor`` scales with the boards' draw (fans, supplies), ``host_w`` is a constant share of CPUs and
-    the rest, PUE = total facility power / IT power.
+    ``server_factor`` scales with the boards' draw (fans, supplies), ``host_w`` is a constant share of CPUs
+    and the rest, PUE = total facility power / IT power.
     """
     return (board_w * server_factor + host_w) * pue
 

@@ -1,8 +1,8 @@
 """The roofline of a decode step: how far a batch is from the memory and from the compute roof. Pure.
 
 bytes = weights + batch x context x KV bytes per token; memory time = bytes / bandwidth; compute time =
-batch x 2 x parameters / peak; a step takes the longer. Attention FLOPs and kernel overhead are left out, so it
-is an upper bound on what a device can do.
+batch x 2 x parameters / peak; a step takes the longer. Attention FLOPs and kernel overhead are left out, so
+it is an upper bound on what a device can do.
 """
 
 from __future__ import annotations

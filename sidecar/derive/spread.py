@@ -1,8 +1,8 @@
 """One GPU against its peers: robust outliers, never a fleet's average. Pure.
 
-The score is (value - median) / (1.4826 x MAD): like a z score, but one bad board moves neither the middle nor the
-scale. Where the peers agree (a MAD near 0, as with clocks) the scale is a floor, a share of the median, so that a
-step of 15 MHz is no outlier.
+The score is (value - median) / (1.4826 x MAD): like a z score, but one bad board moves neither the middle nor
+the scale. Where the peers agree (a MAD near 0, as with clocks) the scale is a floor, a share of the median,
+so that a step of 15 MHz is no outlier.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Model FLOPs and memory-bandwidth utilisation (MFU, MBU), of inference and of training. Pure.
 
-Every ratio names the peak it divides by: device, dtype, dense. Nothing is clamped: a ratio above 1 means that an
-input is wrong, and hiding it would hide that.
+Every ratio names the peak it divides by: device, dtype, dense. Nothing is clamped: a ratio above 1 means that
+an input is wrong, and hiding it would hide that.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean, median
 
-# Bands of dense training. Decode is memory bound: single digits of MFU are normal there, and MBU is the measure.
+# Bands of dense training. Decode is memory bound: single digits of MFU are normal there, and MBU is the
+# measure.
 TRAINING_NORMAL = (0.35, 0.5)
 _TRAINING_PROBLEM = 0.1
 
@@ -69,7 +70,8 @@ def training_verdict(value: float) -> str:
 def dense_arithmetic(watts: float, limit_w: float) -> bool | None:
     """Whether a board's draw fits dense arithmetic: not at half its limit or less, surely near it.
 
-    ``None``: in between, or no limit known. It says nothing about memory-bound work, which is normal in decode.
+    ``None``: in between, or no limit known. It says nothing about memory-bound work, which is normal in
+    decode.
     """
     if limit_w <= 0:
         return None
@@ -88,7 +90,8 @@ def sm_active_verdict(sm_active: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Slowest:
-    """Which rank holds a group back. ``z``: how many standard errors its mean lies above the median mean."""
+    """Which rank holds a group back. ``median_s``: the steps' medians over ranks, averaged over steps.
+    ``z``: how many standard errors the rank's mean lies above it."""
 
     rank: int
     mean_s: float
@@ -99,7 +102,7 @@ class Slowest:
 
     @property
     def slowdown(self) -> float:
-        """Its mean time over the median rank's."""
+        """Its mean time over the median."""
         return self.mean_s / self.median_s
 
 
@@ -116,7 +119,7 @@ def slowest_rank(steps: Sequence[Sequence[float]], sd_s: float | None = None) ->
     worst = max(range(ranks), key=means.__getitem__)
     if sd_s is None and len(steps) > 1:
         sd_s = median(_sd(column) for column in zip(*steps, strict=True))
-    middle = median(means)
+    middle = fmean(median(one) for one in steps)
     z = (means[worst] - middle) / (sd_s / sqrt(len(steps))) if sd_s else None
     return Slowest(
         rank=worst,
