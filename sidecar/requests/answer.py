@@ -8,15 +8,16 @@ from sidecar.requests import tracks as tracks_
 from sidecar.requests.events import Facts, Usage
 from sidecar.requests.outcome import Ending, outcome_of
 from sidecar.requests.records import Api, End, RequestRecord
-from sidecar.requests.tracks import Track
+from sidecar.requests.tracks import Room, Track
 
-_MAX_CHOICES = 4096
+_MAX_CHOICES = 256  # kept apart, or as many as the request asked for if that is more
 
 
 class Answer:
     """Takes in what events and headers say. ``skip``: output events at a choice's start that are an echo."""
 
     __slots__ = (
+        "_room",
         "_usage",
         "_warnings",
         "api",
@@ -52,6 +53,7 @@ class Answer:
         self.tracks: dict[int, Track] = {}
         self.first_ns: int | None = None
         self.total_tokens: int | None = None  # over all choices, as told
+        self._room = Room()
         self._usage = Usage()
         self._warnings: dict[str, None] = {}
 
@@ -73,9 +75,9 @@ class Answer:
         for delta in facts.deltas:
             track = self.tracks.get(delta.choice)
             if track is None:
-                if delta.choice >= _MAX_CHOICES:
+                if delta.choice >= max(_MAX_CHOICES, self.choices):
                     return False
-                track = self.tracks[delta.choice] = Track(delta.choice, skip=self.skip)
+                track = self.tracks[delta.choice] = Track(delta.choice, self._room, skip=self.skip)
             if delta.finish is not None:
                 track.finish = delta.finish
             if delta.output and track.skip:

@@ -51,6 +51,10 @@ _FINISH = re.compile(rb',"finish_reason":null')
 # what follows is no longer theirs (or a token looks so). Then the event is decoded.
 _LEAVES = re.compile(rb'\}(?:,"|\})')
 
+# A shape is kept for the stream's life and its pattern for the process's: none is made of a large event.
+_MAX_LEARNT_BYTES = 16_384
+_MAX_PATTERN_BYTES = 4_096
+
 NO_MATCH = -2
 NOT_TOLD = -1
 
@@ -138,7 +142,7 @@ def learn(
     ``read(name, data)`` decodes an event. Each part of the shape is proved with it: the event without the
     string is no output and with another string it is what it was.
     """
-    if len(facts.deltas) != 1 or facts.error or facts.end:
+    if len(facts.deltas) != 1 or facts.error or facts.end or len(data) > _MAX_LEARNT_BYTES:
         return None
     delta = facts.deltas[0]
     if not delta.output or delta.finish is not None:
@@ -182,6 +186,8 @@ def _shape(
     if told and sum(found.lastgroup == "tokens" for found in _FREE.finditer(tail)) != 1:
         return None
     varies = told or bool(middle) or b"sequence_number" in tail or b"obfuscation" in tail
+    if varies and len(tail) > _MAX_PATTERN_BYTES:
+        return None
     pattern = _pattern(_skeleton(tail), bool(middle)) if varies else None
     return Shape(name, before.choice, bool(before.text), told, prefix, suffix, pattern, middle, finish, tail)
 

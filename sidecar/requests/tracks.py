@@ -9,12 +9,21 @@ from operator import sub
 
 from sidecar.requests.records import ChoiceRecord
 
-# Times kept per stream (16 bytes each, with the tokens so far). No model writes that many
-# tokens in one answer; a stream that goes on for ever must not take the sidecar's memory with it.
+# Times kept per stream (16 bytes each, with the tokens so far). No model writes that many in one answer; a
+# stream that goes on for ever must not take the sidecar's memory with it.
 MAX_TIMES = 262_144
 # Times are gathered in a list, which takes an append at a third of an array's cost but five times its memory,
 # and moved to an array when the list is this long.
 SPILL = 1024
+
+
+class Room:
+    """How many more times a stream's tracks may move to their arrays, together."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = MAX_TIMES - SPILL
 
 
 class Track:
@@ -27,6 +36,7 @@ class Track:
         "_last_over_ns",
         "_max_over_ns",
         "_over",
+        "_room",
         "_times_ns",
         "chars",
         "finish",
@@ -39,8 +49,9 @@ class Track:
         "told",
     )
 
-    def __init__(self, index: int, *, skip: int = 0) -> None:
+    def __init__(self, index: int, room: Room, *, skip: int = 0) -> None:
         self.index = index
+        self._room = room
         self.recent_ns: list[int] = []  # the meter's fast path appends here, below SPILL of them
         self.recent_counts: list[int] = []  # tokens so far at each output chunk that told them
         self._times_ns = array("q")
@@ -66,13 +77,14 @@ class Track:
     def mark(self, at_ns: int, count: int) -> bool:
         """An output chunk, and the tokens so far (-1: not told). False once times are no longer all kept."""
         if len(self.recent_ns) >= SPILL:
-            if len(self._times_ns) + SPILL >= MAX_TIMES:
+            if self._room.left < SPILL:
                 # The list is left full, so that every later chunk comes by here.
                 last_ns = self._last_over_ns or self.recent_ns[-1]
                 self._max_over_ns = max(self._max_over_ns, at_ns - last_ns)
                 self._last_over_ns = max(last_ns, at_ns)
                 self._over += 1
                 return False
+            self._room.left -= SPILL
             self._spill()
         self.recent_ns.append(at_ns)
         if count >= 0:

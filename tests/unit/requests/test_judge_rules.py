@@ -167,7 +167,7 @@ records = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(records, classes), max_size=12))
 def test_good_and_badput_always_add_up_to_eligible(pairs: list[tuple[RequestRecord, SloClass]]) -> None:
     tally, halves = Tally(), (Tally(), Tally())

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from sidecar.requests.records import Api, End, ErrorKind, Outcome, RequestRecord
 from sidecar.requests.stream import StreamMeter
-from sidecar.requests.tracks import MAX_TIMES
+from sidecar.requests.tracks import MAX_TIMES, SPILL
 from tests.support.streams import Made, chat_streams, cut
 
 EVENTS = [("content-type", "text/event-stream")]
@@ -260,3 +260,22 @@ def test_a_stream_of_more_chunks_than_are_kept() -> None:
     assert record.max_gap_ns == 5_000_000
     assert record.last_ns == at_ns
     assert any(warning.startswith("gaps:") for warning in record.warnings)
+
+
+def test_many_choices_share_the_room_of_one_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sidecar.requests.tracks.MAX_TIMES", 4 * SPILL)
+    events = [chunk("a").replace(b'"index":0', b'"index":%d' % i) for i in range(3)]
+    record = measure(events * 4_000, end=End.RESET)
+    assert record.output_chunks == 12_000
+    # The shared room, what each choice has not moved there yet, and the longest gap of the rest.
+    assert len(record.gaps_ns) <= 4 * SPILL + 3 * SPILL + 3
+    assert any(warning.startswith("gaps:") for warning in record.warnings)
+
+
+def test_a_choice_nobody_asked_for_is_malformed() -> None:
+    event = chunk("a").replace(b'"index":0', b'"index":300')
+    assert measure([event], end=End.RESET).error_kind is ErrorKind.MALFORMED
+    meter = StreamMeter(Api.CHAT, start_ns=0, choices=301)
+    meter.on_headers(200, EVENTS, 0)
+    meter.feed(event, 1)
+    assert meter.finish(End.RESET, 2).error_kind is ErrorKind.RESET
