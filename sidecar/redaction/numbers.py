@@ -285,6 +285,8 @@ def _national_form(
     candidate: _Candidate, start: int, end: int, digits: str, groups: list[tuple[int, int]]
 ) -> bool:
     text = candidate.text
+    if len(groups) > 2 and _in_row(text, start, end) and not candidate.told_phone():
+        return False  # soonest, since a table of numbers has very many of these
     written = text[start:end]
     if start > 0 and text[start - 1] in "$€£#~":
         return False
