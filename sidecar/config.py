@@ -22,7 +22,7 @@ ENV_PREFIX = "GOODPUT_"
 
 
 def _setting(default: Any, help_text: str, kind: str = "text") -> Any:
-    return field(default=default, metadata={"help": help_text, "kind": kind})
+    return field(default=default, metadata={"help": help_text, "kind": kind}, repr=kind != "secret")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,15 @@ class Settings:
     objective: float = _setting(0.99, "share of eligible requests that should be good, over 30 days", "share")
     capacity: str = _setting("", "capacity file written by goodput-loadgen target", "file")
     scrape_interval_s: float = _setting(5.0, "seconds between two scrapes of the engine", "seconds")
+    engine_health_path: str = _setting(
+        "/health", "asked at each scrape of a vLLM: a 5xx there means down; off when empty", "path"
+    )
+    engine_token: str = _setting("", "bearer token for the engine's /metrics", "secret")
+    engine_token_file: str = _setting("", "file with that token, read anew at each scrape", "file")
+    engine_ca_file: str = _setting("", "certificates (PEM) that an https engine is checked with", "file")
+    engine_cert_file: str = _setting("", "client certificate (PEM) to show to an https engine", "file")
+    engine_key_file: str = _setting("", "its private key (PEM), when not in the same file", "file")
+    engine_verify_tls: bool = _setting(True, "check an https engine's certificate", "switch")
     drain_s: float = _setting(30.0, "seconds that running requests get to finish after SIGTERM", "seconds")
     scaler: str = _setting(
         "", "address of the KEDA external scaler (gRPC), HOST:PORT; off when empty", "address"
@@ -64,6 +73,8 @@ class Settings:
 
 
 KEYS = {f.name: f for f in fields(Settings)}
+# A command line is seen by everybody on the machine, a settings file lies in a repository.
+SECRETS = tuple(name for name, key in KEYS.items() if key.metadata["kind"] == "secret")
 
 
 def split_address(text: str) -> tuple[str, int]:
@@ -86,13 +97,18 @@ def load_settings(
     values: dict[str, Any] = {}
     if file is not None:
         for key, raw in _read(file).items():
+            if key in SECRETS:
+                raise SettingsError(f"{file}: {key}: {_secret_help(key)}")
             values[key] = _checked(key, raw, f"{file}: {key}")
     for name, text in environ.items():
         key = name.removeprefix(ENV_PREFIX).lower()
         if name.startswith(ENV_PREFIX) and key in KEYS:
             values[key] = _checked(key, text, f"environment {name}")
     for key, raw in flags.items():
-        values[key] = _checked(key, raw, "--" + key.replace("_", "-"))
+        flag = "--" + key.replace("_", "-")
+        if key in SECRETS:
+            raise SettingsError(f"{flag}: {_secret_help(key)}")
+        values[key] = _checked(key, raw, flag)
     settings = Settings(**values)
     if not settings.upstream:
         raise SettingsError(
@@ -102,6 +118,10 @@ def load_settings(
     if settings.slo and settings.slo_file:
         raise SettingsError("slo and slo_file: give one of them, not both")
     return settings
+
+
+def _secret_help(key: str) -> str:
+    return f"is a secret: give it in the environment, {ENV_PREFIX}{key.upper()}, or in a file, {key}_file"
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -155,6 +175,8 @@ def _checked(key: str, raw: Any, where: str) -> Any:
             raise SettingsError(f"{where}: must be HOST:PORT in quotes, like '127.0.0.1:8080', not {raw!r}")
         raise SettingsError(f"{where}: must be text, not {raw!r}")
     text = raw.strip()
+    if text and kind == "path" and not text.startswith("/"):
+        raise SettingsError(f"{where}: must be a path like /health, not {text!r}")
     if text and kind == "url":
         _check_url(text, where)
     if text and kind == "address":

@@ -30,6 +30,7 @@ from sidecar.publish.push import pusher_of
 from sidecar.publish.status import scaling, status
 from sidecar.requests.records import RequestRecord
 from sidecar.requests.slo import SloPolicy, load_slo, parse_slo
+from sidecar.scraping import scrape_settings_of
 from sidecar.tracing import tracing_of
 
 if TYPE_CHECKING:
@@ -85,9 +86,8 @@ class Runtime:
         self.proxy = Proxy(proxied, on_record=self._on_record)
         if self.tracing is not None:
             self.tracing.attach(self.proxy)
-        self.scraper = Scraper(
-            settings.engine or settings.upstream, interval_s=settings.scrape_interval_s, timeout_s=None
-        )
+        reached = scrape_settings_of(settings)
+        self.scraper = Scraper(reached.base_url, settings=reached)
         sources = Sources(
             families=self.families,
             status=lambda: status(self.live, time.monotonic_ns(), time.time(), self._proxy_view()),

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from sidecar.config import ENV_PREFIX, KEYS, load_settings
+from sidecar.config import ENV_PREFIX, KEYS, SECRETS, load_settings
 
 
 def add_parser(subparsers: Any) -> None:
@@ -15,7 +15,8 @@ def add_parser(subparsers: Any) -> None:
         "run",
         help="stand in front of a vLLM server and measure every request",
         description="Passes requests through to vLLM and measures each against its SLO. Settings come from "
-        f"the file, then {ENV_PREFIX}* environment variables, then flags.",
+        f"the file, then {ENV_PREFIX}* environment variables, then flags. A token for the engine's page "
+        f"comes from --engine-token-file or from {ENV_PREFIX}ENGINE_TOKEN, never from the command line.",
     )
     parser.add_argument(
         "--config", metavar="FILE", type=Path, help="settings as YAML, keys as the flags below"
@@ -24,6 +25,8 @@ def add_parser(subparsers: Any) -> None:
         text = setting.metadata["help"]
         if setting.default not in ("", None):
             text += f" (default: {setting.default})"
+        if name in SECRETS:
+            text = argparse.SUPPRESS  # taken only to be refused with a word on where it belongs
         # Checked with all other sources, so that every error reads the same.
         parser.add_argument("--" + name.replace("_", "-"), dest=name, metavar="VALUE", help=text)
     parser.set_defaults(run=_run)

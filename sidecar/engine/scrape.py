@@ -9,6 +9,7 @@ import asyncio
 import json
 import logging
 import random
+import re
 import ssl
 import time
 from collections.abc import Callable
@@ -27,6 +28,8 @@ from sidecar.engine.view import EngineView
 from sidecar.errors import SettingsError
 
 _log = logging.getLogger(__name__)
+
+_TOKEN = re.compile(r"[!-~]+")
 
 _ACCEPT = "text/plain;version=0.0.4;q=1,application/openmetrics-text;version=1.0.0;q=0.8,*/*;q=0.1"
 _VERSION_MAX_BYTES = 64 * 1024
@@ -65,7 +68,8 @@ class ScrapeSettings:
     """How to reach the page. ``timeout_s`` ``None``: four fifths of the interval, at most 10 s.
 
     ``health_path`` (say ``/health``): a 5xx there counts as down although the page still answers, as it
-    does when only vLLM's engine process has died.
+    does when only vLLM's engine process has died. Not asked where the page is another server's, some of
+    which run a request for it; no answer, or a late one, says nothing: the page did come.
     """
 
     base_url: str
@@ -74,7 +78,7 @@ class ScrapeSettings:
     metrics_path: str = "/metrics"
     version_path: str | None = "/version"
     health_path: str | None = None
-    bearer_token: str | None = None
+    bearer_token: str | None = field(default=None, repr=False)
     bearer_token_file: Path | None = None  # read anew for every scrape: projected tokens are rotated
     ca_file: Path | None = None
     cert_file: Path | None = None
@@ -111,26 +115,46 @@ class ScrapeSettings:
     def headers(self) -> dict[str, str]:
         """Request headers, with the token as it stands now."""
         headers = {"Accept": _ACCEPT, "Accept-Encoding": "gzip", "User-Agent": "goodput-sidecar"}
-        token = self.bearer_token
-        if self.bearer_token_file is not None:
-            try:
-                token = self.bearer_token_file.read_text(encoding="utf-8").strip()
-            except OSError as error:
-                raise _Failed("auth", f"token file {self.bearer_token_file}: {error.strerror}") from error
+        try:
+            token = self.token()
+        except SettingsError as error:
+            raise _Failed("auth", str(error)) from None
         if token:
             headers["Authorization"] = f"Bearer {token}"
         return headers
+
+    def token(self) -> str | None:
+        """The bearer token as it stands now. Raises :class:`SettingsError`, which never shows it."""
+        where, token = "the token", self.bearer_token
+        if self.bearer_token_file is not None:
+            where = f"token file {self.bearer_token_file}"
+            try:
+                token = self.bearer_token_file.read_bytes().decode("latin-1").strip()
+            except OSError as error:
+                raise SettingsError(f"{where}: {error.strerror}") from None
+            if not token:
+                raise SettingsError(f"{where}: is empty")
+        if token and _TOKEN.fullmatch(token) is None:
+            raise SettingsError(f"{where}: is no bearer token, which is one word of ASCII without blanks")
+        return token
 
     def tls(self) -> ssl.SSLContext | bool:
         """What httpx verifies with."""
         if not self.base_url.startswith("https"):
             return False  # nothing to verify; True would load the system's certificates for every scrape
+        where = f"CA file {self.ca_file}"
         try:
             context = ssl.create_default_context(cafile=str(self.ca_file) if self.ca_file else None)
             if self.cert_file is not None:
-                context.load_cert_chain(self.cert_file, self.key_file)
+                where = f"client certificate {self.cert_file}"
+                if self.key_file is not None:
+                    where += f" with key {self.key_file}"
+                # Without a password of ours OpenSSL would ask for one on the terminal, and wait.
+                context.load_cert_chain(self.cert_file, self.key_file, password="")
+        except ssl.SSLError as error:
+            raise SettingsError(f"TLS: {where}: not usable as PEM: {error.reason or error}") from None
         except OSError as error:
-            raise SettingsError(f"TLS files of the engine URL cannot be read: {error}") from error
+            raise SettingsError(f"TLS: {where}: cannot be read: {error.strerror or error}") from None
         if not self.verify_tls:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -234,8 +258,9 @@ class Scraper:
                     page = await self._fetch(client)
                 duration_s = (self._clock_ns() - started_ns) / 1e9
                 await self._ask_version(client, page)
-                await self._ask_health(client)
-            snapshot = _read(page, self._version.text, self._clock_ns(), duration_s)
+                snapshot = _read(page, self._version.text, self._clock_ns(), duration_s)
+                if snapshot.view is not None and snapshot.view.server in ("vllm", ""):
+                    await self._ask_health(client)
         except Exception as error:
             failed = _failure(error, settings.limit_s)
             if page is None:
@@ -278,11 +303,16 @@ class Scraper:
 
     async def _ask_health(self, client: httpx.AsyncClient) -> None:
         settings = self.settings
-        if settings.health_path is not None:
-            async with asyncio.timeout(settings.aside_s):
-                response = await client.get(settings.url(settings.health_path))
-            if response.status_code >= 500:
-                raise _Failed("unhealthy", f"{settings.health_path} answers {response.status_code}")
+        if settings.health_path is None:
+            return
+        # A busy server may be late here, and one without this path answers 404: neither is a dead engine.
+        with suppress(httpx.HTTPError, TimeoutError):
+            async with (
+                asyncio.timeout(settings.aside_s),
+                client.stream("GET", settings.url(settings.health_path)) as response,
+            ):
+                if response.status_code >= 500:
+                    raise _Failed("unhealthy", f"{settings.health_path} answers {response.status_code}")
 
 
 def fetch_view(base_url: str, timeout_s: float = 5.0) -> EngineSnapshot:

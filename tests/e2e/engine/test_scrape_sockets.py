@@ -161,6 +161,42 @@ async def test_a_dead_engine_behind_a_living_front_end_is_down_where_health_is_a
         assert (await one(server, health_path="/health")).code == "unhealthy"
 
 
+async def test_a_late_or_absent_health_answer_says_nothing_and_other_servers_are_not_asked():
+    async def silent(writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(20)
+
+    other = answer(b"sglang:num_running_reqs 1\n")
+    answers = {
+        "/metrics": [answer(BUSY), answer(BUSY), other],
+        "/health": [silent, answer(b"", status="404 No")],
+    }
+    async with MetricsServer(answers) as server:
+        scraper = scraper_of(
+            server.url, interval_s=4.0, timeout_s=3.0, version_path=None, health_path="/health"
+        )
+        for _ in range(3):
+            assert (await asyncio.wait_for(scraper.scrape_once(), 15)).up
+        assert [head.split(" ")[1] for head in server.requests] == ["/metrics", "/health"] * 2 + ["/metrics"]
+
+
+@pytest.mark.parametrize("text", [b"a b", b"a\r\nx-evil: 1", b"\xff\xfe", b"", b" \n"])
+async def test_a_token_that_is_none_is_never_sent_nor_shown(tmp_path, text):
+    token = tmp_path / "token"
+    token.write_bytes(text)
+    async with MetricsServer({"/metrics": [answer(BUSY)]}) as server:
+        snapshot = await one(server, bearer_token_file=token)
+        assert (snapshot.up, snapshot.code) == (False, "auth")
+        assert snapshot.reason in (
+            f"token file {token}: is empty",
+            f"token file {token}: is no bearer token, which is one word of ASCII without blanks",
+        )
+        assert server.requests == []
+
+
+def test_settings_never_show_their_token():
+    assert "s3cret" not in repr(ScrapeSettings("http://h:1", bearer_token="s3cret"))
+
+
 async def test_a_restart_is_one_reset_and_the_version_is_asked_for_again():
     newer = answer(b'{"version":"0.33.0"}', content_type="application/json")
     answers = {"/metrics": [answer(BUSY), answer(RESTARTED)], "/version": [VERSION, newer]}
@@ -276,6 +312,33 @@ async def test_tls_is_verified_against_the_given_ca(certificate):
         assert (await one(server, ca_file=cert_file)).up
         assert (await one(server, verify_tls=False)).up
         assert (await one(server)).code == "tls"
+
+
+async def test_a_client_certificate_is_shown_to_an_engine_that_asks_for_one(certificate):
+    cert_file, key_file = certificate
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert_file, key_file)
+    context.load_verify_locations(cert_file)
+    context.verify_mode = ssl.CERT_REQUIRED
+    async with MetricsServer({"/metrics": [answer(BUSY)]}, tls=context) as server:
+        assert (await one(server, ca_file=cert_file, cert_file=cert_file, key_file=key_file)).up
+        assert not (await one(server, ca_file=cert_file)).up
+
+
+def test_tls_files_that_cannot_work_are_named_and_nobody_is_asked_for_a_password(certificate, tmp_path):
+    cert_file, key_file = certificate
+    locked, garbage = tmp_path / "locked.pem", tmp_path / "garbage.pem"
+    garbage.write_text("no PEM here\n")
+    lock = ["openssl", "rsa", "-aes128", "-passout", "pass:x", "-in", str(key_file), "-out", str(locked)]
+    subprocess.run(lock, check=True, capture_output=True, timeout=60)
+    for files in (
+        {"ca_file": garbage},
+        {"cert_file": garbage},
+        {"cert_file": cert_file, "key_file": locked},
+        {"cert_file": cert_file, "key_file": garbage},
+    ):
+        with pytest.raises(SettingsError, match=f"TLS: .*{list(files.values())[-1].name}: not usable as PEM"):
+            ScrapeSettings("https://h", **files).tls()
 
 
 def in_background(server: MetricsServer, ready: threading.Event, done: threading.Event) -> threading.Thread:
