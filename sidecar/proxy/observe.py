@@ -25,7 +25,7 @@ from sidecar.requests.stream import StreamMeter
 
 _BATCH_BYTES = 64 * 1024
 _SLICE_NS = 200_000  # of observing between two looks at the sockets
-_MOST_NOTES = 2 * 4096  # of a stream whose turn does not come
+_BEHIND = 2 * 64  # notes of a stream whose turn does not come: from here on slices have no limit
 # Observing may take half of the loop's time, and save up one second of it; beyond that it pauses.
 _SHARE = 0.5
 _BURST_NS = 1_000_000_000
@@ -55,6 +55,7 @@ class Gate:
     capture_chars: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
     _ready: deque[Watch] = field(default_factory=deque)
+    behind: bool = False
     _scheduled: bool = False
     _debt_ns: float = 0.0
     _charged_ns: int = field(default_factory=lambda: time.monotonic_ns())
@@ -82,8 +83,15 @@ class Gate:
         return bool(self._ready)
 
     def run(self, limit_ns: int = _SLICE_NS) -> None:
-        """Work off what is scheduled, for about ``limit_ns``; the rest has its turn after the next bytes."""
+        """Work off what is scheduled, for about ``limit_ns``; the rest has its turn after the next bytes.
+
+        When streams bring more than such slices can take, memory comes first: then all is worked off at once,
+        which slows the reading down, and the time budget decides whether that goes on.
+        """
         self._scheduled = False
+        if self.behind:
+            self.behind = False
+            limit_ns = _BURST_NS
         begin = now = time.monotonic_ns()
         paused = begin < self._paused_until_ns
         while self._ready and now - begin < limit_ns:
@@ -301,5 +309,5 @@ class Watch:
         """Have the gate run the meter over what is noted."""
         if not self.queued:
             self._gate.schedule(self)
-        elif len(self.notes) > _MOST_NOTES:
-            self.give_up("overload")
+        elif len(self.notes) > _BEHIND or self._held > 4 * _BATCH_BYTES:
+            self._gate.behind = True

@@ -166,7 +166,7 @@ async def test_idle_requests_are_ended() -> None:
         await wait_closed(seen, reader)
 
     records: list[RequestRecord] = []
-    async with upstream(script) as up, proxied(up.port, idle_timeout_s=0.15, records=records) as proxy:
+    async with upstream(script) as up, proxied(up.port, idle_timeout_s=0.6, records=records) as proxy:
         assert (await exchange(proxy.port, request_bytes("GET", "/silent", HOST))).status == 504
         answer = await exchange(proxy.port, request_bytes("POST", CHAT, HOST, BODY))
         assert answer.body == EVENT
@@ -372,10 +372,12 @@ async def test_slow_client_holds_the_upstream_back() -> None:
     async with upstream(script) as up, proxied(up.port) as proxy:
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port, limit=65536)
         writer.write(request_bytes("GET", "/", HOST))
-        await asyncio.sleep(0.3)
-        stalled = written
-        await asyncio.sleep(0.2)
-        assert written == stalled < 40 << 20  # kernel buffers of four sockets and a few hundred kB of our own
+        stalled = -1
+        async with asyncio.timeout(20):
+            while written != stalled:
+                stalled = written
+                await asyncio.sleep(0.3)
+        assert written < 40 << 20  # kernel buffers of four sockets and a few hundred kB of our own
         (client,) = proxy.clients
         assert client.transport.get_write_buffer_size() < 1 << 20
         await reader.readuntil(b"\r\n\r\n")

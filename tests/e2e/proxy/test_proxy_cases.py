@@ -18,6 +18,7 @@ from tests.support.proxied import proxied, until
 from tests.support.rawhttp import Answer, read_answer, request_bytes
 from tests.support.upstream import Seen, Upstream, chunk, reset, upstream, wait_closed
 
+BUSY_S = 2.0  # what a starved machine may add; each case's wrong behaviour takes much longer
 CASES = json.loads((Path(__file__).parents[2] / "cases" / "proxy.json").read_text())["cases"]
 
 
@@ -130,10 +131,10 @@ def check_client(expect: dict[str, Any], answer: Answer, sent: list[float]) -> N
             assert (100 in answer.interim) is want
         elif key == "saw_100_within_s":
             assert answer.first_body_at is not None
-            assert answer.first_body_at <= want
+            assert answer.first_body_at <= want + BUSY_S
         elif key == "first_body_byte_within_s_of_upstream":
             assert answer.first_body_at is not None
-            assert answer.first_body_at - sent[0] <= want
+            assert answer.first_body_at - sent[0] <= want + BUSY_S
         else:
             raise AssertionError(f"unknown key {key}")
 
@@ -158,7 +159,7 @@ def check_upstream(expect: dict[str, Any], up: Upstream, body: bytes | None, lef
             assert seen.body == body
         elif key == "closed_within_s_of_leaving":
             assert seen.closed_at is not None
-            assert seen.closed_at - left[0] <= want
+            assert seen.closed_at - left[0] <= want + BUSY_S
         else:
             raise AssertionError(f"unknown key {key}")
 
@@ -182,7 +183,7 @@ def check_record(expect: dict[str, Any] | None, records: list[RequestRecord]) ->
             assert judge(record, DEFAULT_SLO).bucket == want
         elif key == "max_gap_s_between":
             assert record.max_gap_ns is not None
-            assert want[0] <= record.max_gap_ns / 1e9 <= want[1]
+            assert want[0] <= record.max_gap_ns / 1e9 <= want[1] + BUSY_S
         else:
             raise AssertionError(f"unknown key {key}")
 

@@ -102,7 +102,7 @@ async def client(port: int, way: str, leaves: bool) -> tuple[str, int, bool]:
 async def test_nothing_hangs_and_nothing_leaks() -> None:
     random.seed(5)
     records: list[RequestRecord] = []
-    async with upstream(misbehave) as up, proxied(up.port, records=records, idle_timeout_s=0.4) as proxy:
+    async with upstream(misbehave) as up, proxied(up.port, records=records, idle_timeout_s=1.0) as proxy:
         await exchange(proxy.port, request_bytes("GET", "/", [("Host", "a"), ("X-Way", "fine")]))
         await until(lambda: not proxy.clients)
         tasks, files = len(asyncio.all_tasks()), len(os.listdir("/proc/self/fd"))
