@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sidecar.config import Settings
 from sidecar.engine.view import EngineView
+from sidecar.publish.push import push_asked, push_interval_s
+from sidecar.requests.slo import SloClass
 
 if TYPE_CHECKING:
     from sidecar.spans.service import SpanService
@@ -25,6 +27,7 @@ def tracing_of(
     upstream: tuple[str, int],
     engine: Callable[[], EngineView | None],
     note: Callable[[str], None],
+    slos: Sequence[SloClass] = (),
 ) -> SpanService | None:
     """The span service that is asked for, or ``None``. ``note`` gets what the operator should be told.
 
@@ -36,6 +39,7 @@ def tracing_of(
     from sidecar.spans.genai import EngineState
     from sidecar.spans.receiver import ReceiverSettings
     from sidecar.spans.service import SpanOptions, SpanService, span_settings
+    from sidecar.spans.settings import otlp_settings
 
     options = SpanOptions(
         content=settings.content,
@@ -64,4 +68,13 @@ def tracing_of(
             return None
         return EngineState(view.total("running"), view.total("waiting"), view.max("kv_usage"))
 
-    return SpanService(spans, receiver=receiver, server=upstream, engine_state=state)
+    pushed = push_asked(environ)
+    return SpanService(
+        spans,
+        receiver=receiver,
+        server=upstream,
+        engine_state=state,
+        slos=slos,
+        push=otlp_settings(environ, "metrics") if pushed else None,
+        push_interval_s=push_interval_s(environ) if pushed else 60.0,
+    )

@@ -26,7 +26,6 @@ class Evidence:
     generation_tps: float | None = None
     prompt_tokens_mean: float | None = None  # tokens of a finished request's prompt
     prefix_hit_ratio: float | None = None
-    throttled: bool | None = None  # a GPU ran below its clocks, where that is watched
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,16 +77,33 @@ def pusher_of(
 
     Raises SettingsError naming the variable.
     """
-    exporter = environ.get("OTEL_METRICS_EXPORTER", "")
-    if exporter not in ("", "otlp", "none"):
-        raise SettingsError(f"OTEL_METRICS_EXPORTER: {exporter!r} is none of otlp, none")
-    asked = exporter == "otlp" or environ.get("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")
-    if not asked or exporter == "none" or environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+    if not push_asked(environ):
         return None
     # gRPC and protobuf cost memory, so they are only loaded where they are asked for.
     from sidecar.spans.settings import otlp_settings
     from sidecar.spans.transport import make_transport
 
+    return MetricsPusher(
+        make_transport(otlp_settings(environ, "metrics"), "metrics"),
+        families,
+        resource=resource_of(environ),
+        began_wall_s=began_wall_s,
+        interval_s=push_interval_s(environ),
+    )
+
+
+def push_asked(environ: Mapping[str, str]) -> bool:
+    """Whether metrics are to be pushed. Raises SettingsError for an unknown exporter."""
+    exporter = environ.get("OTEL_METRICS_EXPORTER", "")
+    if exporter not in ("", "otlp", "none"):
+        raise SettingsError(f"OTEL_METRICS_EXPORTER: {exporter!r} is none of otlp, none")
+    if exporter == "none" or environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return False
+    return exporter == "otlp" or bool(environ.get("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"))
+
+
+def push_interval_s(environ: Mapping[str, str]) -> float:
+    """Seconds between two pushes. Raises SettingsError for what is no number above 0."""
     text = environ.get("OTEL_METRIC_EXPORT_INTERVAL", "")
     try:
         interval_ms = float(text) if text else _DEFAULT_INTERVAL_MS
@@ -94,13 +111,7 @@ def pusher_of(
         interval_ms = 0.0
     if not 0 < interval_ms < 1e9:
         raise SettingsError(f"OTEL_METRIC_EXPORT_INTERVAL: must be milliseconds above 0, not {text!r}")
-    return MetricsPusher(
-        make_transport(otlp_settings(environ, "metrics"), "metrics"),
-        families,
-        resource=resource_of(environ),
-        began_wall_s=began_wall_s,
-        interval_s=interval_ms / 1000,
-    )
+    return interval_ms / 1000
 
 
 def resource_of(environ: Mapping[str, str]) -> dict[str, str]:

@@ -177,7 +177,7 @@ def test_decode(roomy: Running) -> None:
 
 
 def test_stall(roomy: Running) -> None:
-    check(provoke(roomy, "stall", 24, 8, fault="stall=1,stall_s=1.5,stall_after=4"), "stall", 24)
+    check(provoke(roomy, "stall", 16, 8, fault="stall=1,stall_s=4,stall_after=4"), "stall", 16)
 
 
 def test_preemption(cramped: Running) -> None:
