@@ -34,7 +34,7 @@ WAYS = (
     "two lengths",
     "short body",
 )
-ROUNDS = 12
+ROUNDS = 8
 BODY = json.dumps({"model": "demo", "stream": True}).encode()
 
 

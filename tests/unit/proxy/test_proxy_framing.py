@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sidecar.proxy.framing import (
     MAX_SIZE_LINE,
     MAX_TRAILERS,
+    WHOLE_CHUNKS,
     ChunkedBody,
     FramingError,
     LengthBody,
@@ -95,6 +96,18 @@ def test_same_chunk_again_takes_the_short_way_with_the_same_result() -> None:
     assert body.feed(b"0\r\n\r\nGET") == 5
     assert body.done
     assert body.payload == b""
+
+
+def test_the_length_of_a_whole_chunk_tells_its_size_line() -> None:
+    for size in [*range(1, 300), 4080, 4081, 4090, 5000, 70_000]:
+        coded = b"%x\r\n%s\r\n" % (size, b"x" * size)
+        known = WHOLE_CHUNKS[len(coded)]
+        assert coded.startswith(known) == (len(coded) <= 4096)
+        body = ChunkedBody()
+        assert (body.feed(coded), body.payload) == (len(coded), b"x" * size)
+        assert body.between_chunks
+    for length in range(7):  # shorter than any chunk with content, or the last chunk
+        assert WHOLE_CHUNKS[length] == (b"1\r\n" if length == 6 else b"\n")
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,22 @@ async def test_what_is_held_stays_small() -> None:
     assert longest <= 2 * 24
 
 
+async def test_work_is_done_in_slices_and_all_of_it() -> None:
+    records: list[RequestRecord] = []
+    gate = Gate(lambda record: (time.sleep(0.001), records.append(record))[1])
+    watches = [watch_on(gate) for _ in range(30)]
+    for watch in watches:
+        watch.note_request_end(0)
+        watch.note_head(500, [], 1)
+        watch.note_end(End.EOF, 2)
+    await asyncio.sleep(0)
+    assert 1 <= len(records) < 30  # others had their turn in between
+    gate.behind = True
+    await asyncio.sleep(0)
+    assert len(records) == 30
+    assert not gate.busy
+
+
 async def test_only_the_beginning_of_a_request_is_kept() -> None:
     started: list[Started] = []
     gate = Gate(lambda record: None, started.append)
