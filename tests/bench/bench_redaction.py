@@ -6,8 +6,10 @@ Run: python -m tests.bench.bench_redaction
 from __future__ import annotations
 
 import importlib.util
+import logging
 import random
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -91,7 +93,12 @@ def with_re(redactor: Redactor) -> Callable[[str], object]:
     return lambda text: [list(pattern.finditer(text)) for pattern in compiled]
 
 
+MISSED: list[str] = []
+
+
 def row(name: str, figure: str, ratio: str, target: str, ok: bool) -> None:
+    if not ok:
+        MISSED.append(name)
     print(f"{name:<44} {figure:>16} {ratio:>12} {target:>12}  {'ok' if ok else 'MISSED'}")
 
 
@@ -99,6 +106,9 @@ def presidio() -> Callable[[str], list[Hit]] | None:
     """presidio-analyzer's pattern recognizers without a language model, where it is installed."""
     if importlib.util.find_spec("presidio_analyzer") is None or importlib.util.find_spec("spacy") is None:
         return None
+    # It looks for the public suffix list on the network, without which it works as well.
+    logging.getLogger("tldextract").setLevel(logging.CRITICAL + 1)
+    logging.getLogger("presidio-analyzer").setLevel(logging.ERROR)
     import spacy
     from presidio_analyzer import AnalyzerEngine
     from presidio_analyzer.nlp_engine import SpacyNlpEngine
@@ -121,7 +131,7 @@ def presidio() -> Callable[[str], list[Hit]] | None:
     return find
 
 
-def main() -> None:
+def main() -> int:
     redactor = Redactor()
     maker = Maker()
     samples = [*maker.positives(), *maker.negatives()]
@@ -174,13 +184,15 @@ def main() -> None:
     other = presidio()
     if other is None:
         print("presidio-analyzer: not installed here, not compared")
-        return
+        return int(bool(MISSED))
     theirs, _ = scores_of(samples, other)
     for kind in ("EMAIL", "PHONE", "CARD", "IBAN", "IP", "NATIONAL_ID", "MAC"):
         score = theirs[kind]
+        # Of national identifiers it was asked for US numbers only; the set has 24 kinds.
         print(f"presidio {kind}: recall {score.recall:.3f}, precision {score.precision:.3f}")
     print(f"presidio: {megabytes_per_cpu_second(other, texts[:1]):.2f} MB/s")
+    return int(bool(MISSED))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
