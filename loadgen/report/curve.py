@@ -192,12 +192,12 @@ def _engine_hint(point: Point) -> str:
     waiting = point.mean(lambda level: signal(level, "waiting"))
     preempted = point.mean(lambda level: signal(level, "preemptions"))
     if kv is not None and kv >= 0.95:
-        said.append(f"its KV cache is {kv:.0%} full")
+        said.append(f"KV cache {kv:.0%} full")
     if preempted:
-        said.append(f"it preempted {number(preempted)} requests")
+        said.append(f"{number(preempted)} requests preempted")
     if waiting is not None and waiting >= 1:
-        said.append(f"{number(waiting)} requests wait in it")
-    return f" The engine agrees: {', '.join(said)}." if said else ""
+        said.append(f"{number(waiting)} waiting")
+    return f" In the engine then: {', '.join(said)}." if said else ""
 
 
 def signal(level: LevelResult, name: str) -> float | None:

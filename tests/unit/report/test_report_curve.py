@@ -63,9 +63,9 @@ def test_what_the_engine_says_is_added() -> None:
     levels = [reports.level(16.0), reports.level(48.0)]
     report = replace(reports.sweep(), levels=tuple(levels), peak=replace(reports.sweep().peak, load=16.0))
     text = limit_of(report).text
-    assert "KV cache is 99% full" in text
-    assert "preempted 24 requests" in text
-    assert "16 requests wait" in text
+    assert "KV cache 99% full" in text
+    assert "24 requests preempted" in text
+    assert "16 waiting" in text
 
 
 def test_without_a_limit_none_is_invented() -> None:
