@@ -206,6 +206,8 @@ class StreamMeter:
 
     def _take(self, data: bytes, at_ns: int) -> None:
         if self._body is _Body.UNKNOWN:
+            # Blanks and a byte order mark before all else say nothing, in one piece or in several.
+            data = data.lstrip(_BOM_AND_SPACE)
             self._decide(data)
         if self._body is _Body.EVENTS:
             if self._framed and b"\r" not in data and self._sse.idle:
@@ -261,14 +263,13 @@ class StreamMeter:
 
     def _decide(self, data: bytes) -> None:
         """JSON or events, by the first byte that tells; a content type alone is not to be trusted."""
-        first = data.lstrip(_BOM_AND_SPACE)[:1]
+        first = data[:1]
         if first == b"{" or first == b"[" or (first and not self._answer.streamed and first not in b":deir"):
             self._body = _Body.JSON
             self._answer.streamed = False
         elif first:
             self._body = _Body.EVENTS
             self._answer.streamed = True
-        # Blank so far: nothing is lost by leaving blanks out.
 
     def _close(self) -> None:
         if self._body is _Body.EVENTS:

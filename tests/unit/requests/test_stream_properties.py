@@ -51,6 +51,15 @@ def test_every_cut_gives_the_identical_record(data: st.DataObject, made: Made) -
     assert measure(by_event(made.body)) == whole
 
 
+@pytest.mark.parametrize("lead", [b"\xef\xbb\xbf", b"\xef\xbb\xbf\n", b" \r\n\n", b"\n\xef\xbb\xbf "])
+def test_what_stands_before_the_first_event_may_be_cut_too(lead: bytes) -> None:
+    body = lead + chunk("a")
+    for place in range(len(lead) + 1):
+        record = measure([body[:place], body[place:]])
+        assert record == measure([body])
+        assert record.output_chunks == 1
+
+
 @settings(max_examples=40, deadline=None)
 @given(chat_streams())
 def test_the_record_is_the_truth_of_the_stream(made: Made) -> None:
