@@ -79,6 +79,7 @@ class Runtime:
             os.environ,
             upstream=proxied.address(),
             engine=lambda: self.live.engine.view if self.live.engine is not None else None,
+            slos=self.live.slos,
             note=_log.warning,
         )
         if self.tracing is not None:
@@ -97,7 +98,7 @@ class Runtime:
             created_s=self.started_wall_s,
         )
         self.admin = Admin(sources, *settings.address("admin"))
-        self.pusher = pusher_of(os.environ, self.families, began_wall_s=self.started_wall_s)
+        self.pusher = pusher_of(os.environ, self.pushed_families, began_wall_s=self.started_wall_s)
         self._poke_at_s: float | None = None
         self._poked_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -180,6 +181,10 @@ class Runtime:
             process=_process(self.started_wall_s),
             more=self.tracing.families() if self.tracing is not None else (),
         )
+
+    def pushed_families(self) -> list[Family]:
+        """What the page holds but the gen_ai convention's metrics, which the span service pushes itself."""
+        return [family for family in self.families() if not family.name.startswith("gen_ai_")]
 
     def autoscale(self) -> Autoscale:
         """The autoscaler's signal now."""

@@ -47,8 +47,8 @@ class MetricsPusher:
             try:
                 await asyncio.wait_for(stop.wait(), self._interval_s)
             except TimeoutError:
-                pass
-            await self._send()
+                await self._send()
+        await self._send()
         self._transport.close()
 
     async def _send(self) -> None:
