@@ -19,7 +19,7 @@ MIN_LOAD_HELD = 0.9
 MAX_CPU_SHARE = 0.95
 # A later event loop than this makes late stamps, unless the kernel's stamps make up for it.
 MAX_LOOP_LAG_S = 0.02
-MAX_SHARED_STAMPS = 0.05
+MAX_SHARED_STAMPS = 0.1
 # Above this prefix-cache hit rate, prompts meant to be distinct were not new to the server.
 MAX_HIT_RATE = 0.1
 # More requests on the server than ours by this much cannot be the few scrapes' chance.

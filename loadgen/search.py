@@ -176,7 +176,9 @@ class PeakSearch:
             return None
         best = max(curve, key=lambda point: (point.goodput_rps, -point.load))
         at = curve.index(best)
-        thrashes = any(p.throughput_rps < HOLDS_SHARE * best.throughput_rps for p in curve[at + 1 :])
+        noise = (best.error_rps or 0.0) / best.goodput_rps
+        fallen = best.throughput_rps * (HOLDS_SHARE - 2 * noise)
+        thrashes = any(point.throughput_rps < fallen for point in curve[at + 1 :])
         promises = []
         for low, high in ((at - 1, at), (at, at + 1)):
             if low < 0 or high >= len(curve):
@@ -186,7 +188,7 @@ class PeakSearch:
                 continue
             if self._needs_retry(middle):
                 return middle
-            promise = _promise(curve[low], curve[high], best, thrashes)
+            promise = _promise(curve[low], curve[high], best, thrashes, noise)
             if promise > 0:
                 promises.append((promise, middle))
         if promises:
@@ -209,17 +211,20 @@ class PeakSearch:
         return rounded if low < rounded < high else None
 
 
-def _promise(low: Point, high: Point, best: Point, thrashes: bool) -> float:
+def _promise(low: Point, high: Point, best: Point, thrashes: bool, noise: float) -> float:
     """What a load between two neighbours, one of them the best, may bring; 0 for nothing, else comparable.
 
     As long as throughput does not fall with load, nothing between two loads can have more than the upper
     one's throughput at the lower one's attainment (which does not rise with load). Below a best level without
-    badput that leaves nothing to be found, which sends the search to the side of the fall. Where throughput
-    itself falls (``thrashes``), the wider gap with the higher far end promises more.
+    badput that leaves nothing to be found, which sends the search to the side of the fall; there the upper
+    one's throughput is given the benefit of the doubt (``noise``, the best one's relative standard error).
+    Where throughput itself falls (``thrashes``), the wider gap with the higher far end promises more.
     """
     if thrashes or low.attainment is None:
         far = low if high is best else high
         return math.log(high.load / low.load) * (0.01 + far.goodput_rps / best.goodput_rps)
     ceiling = max(low.throughput_rps, high.throughput_rps) * low.attainment
+    if low is best:
+        ceiling *= 1 + noise
     gain = ceiling / best.goodput_rps - 1.0
     return gain if gain > WORTHWHILE else 0.0

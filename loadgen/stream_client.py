@@ -270,7 +270,8 @@ class Connection:
         if events:
             counts = self._counts
             counts.event_reads += 1
-            counts.shared_reads += events > 1
+            # The last token, the usage and the end come in one piece from most servers: no sign of lateness.
+            counts.shared_reads += events > 1 and b"[DONE]" not in plain
 
     # Called by the HTTP parser, inside `_readable`:
 
