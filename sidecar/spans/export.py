@@ -19,7 +19,7 @@ from typing import IO, Any, Protocol
 
 from sidecar.errors import SettingsError
 from sidecar.spans.model import Span
-from sidecar.spans.otlp import as_json, trace_request
+from sidecar.spans.otlp import as_json, logs_json, logs_request, trace_request
 from sidecar.spans.settings import OtlpSettings
 from sidecar.spans.transport import Undelivered, make_transport
 
@@ -29,7 +29,10 @@ _LONGEST_PAUSE_S = 5.0
 
 
 class Sink(Protocol):
-    """Takes a batch. ``send`` raises Undelivered; one that may work later says so."""
+    """Takes a batch. ``send`` raises Undelivered; one that may work later says so. ``logs_lost`` counts
+    batches of log records that were not taken."""
+
+    logs_lost: int
 
     def send(self, spans: Sequence[Span]) -> None:
         """Deliver the batch or raise Undelivered."""
@@ -39,25 +42,41 @@ class Sink(Protocol):
 
 
 class OtlpSink:
-    """OTLP over HTTP (protobuf) or gRPC."""
+    """OTLP over HTTP (protobuf) or gRPC. ``logs``: where log records go."""
 
-    def __init__(self, settings: OtlpSettings, resource: Mapping[str, Any]) -> None:
+    def __init__(
+        self, settings: OtlpSettings, resource: Mapping[str, Any], logs: OtlpSettings | None = None
+    ) -> None:
         self._transport = make_transport(settings)
+        self._logs = make_transport(logs, "logs") if logs is not None else None
         self._resource = dict(resource)
+        self.logs_lost = 0
 
     def send(self, spans: Sequence[Span]) -> None:
-        """One export request with all spans."""
+        """One export request with all spans, then one with their log records.
+
+        Only the first can fail: sent again, spans that were taken would be there twice.
+        """
         self._transport.send(trace_request(spans, self._resource).SerializeToString())
+        logs = logs_request(spans, self._resource) if self._logs is not None else None
+        if logs is not None and self._logs is not None:
+            try:
+                self._logs.send(logs.SerializeToString())
+            except Undelivered:
+                self.logs_lost += 1
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connections."""
         self._transport.close()
+        if self._logs is not None:
+            self._logs.close()
 
 
 class LinesSink:
     """One OTLP/JSON message a line, to a file or the console. The file is made readable to its owner only."""
 
     def __init__(self, target: Path | IO[str], resource: Mapping[str, Any]) -> None:
+        self.logs_lost = 0
         self._resource = dict(resource)
         self._owned = isinstance(target, Path)
         if isinstance(target, Path):
@@ -73,7 +92,9 @@ class LinesSink:
         """Each span in a line of its own."""
         try:
             for span in spans:
-                self._out.write(json.dumps(as_json([span], self._resource), ensure_ascii=True) + "\n")
+                self._out.write(json.dumps(as_json([span], self._resource)) + "\n")
+                if span.logs:
+                    self._out.write(json.dumps(logs_json(span, self._resource)) + "\n")
             self._out.flush()
         except (OSError, ValueError):
             raise Undelivered("write", again=False) from None
@@ -125,6 +146,11 @@ class SpanExporter:
         self.dropped: Counter[str] = Counter()
         self._thread = threading.Thread(target=self._run, name="span-export", daemon=True)
         self._thread.start()
+
+    @property
+    def logs_lost(self) -> int:
+        """Batches of log records that the collector did not take."""
+        return self._sink.logs_lost
 
     @property
     def waiting(self) -> int:

@@ -167,8 +167,8 @@ def build_span(record: RequestRecord, verdict: Verdict | None, scene: Scene, sty
         if name is not None:
             attributes[name] = value
     attributes.update(goodput_attributes(record, verdict, scene))
-    events = [*_moments(record, scene)]
-    _add_content(attributes, events, record, scene, style)
+    logs: list[Event] = []
+    _add_content(attributes, logs, record, scene, style)
     failed = record.outcome in (Outcome.ERROR, Outcome.REJECTED)
     return Span(
         trace_id=scene.trace_id,
@@ -179,7 +179,8 @@ def build_span(record: RequestRecord, verdict: Verdict | None, scene: Scene, sty
         start_ns=scene.start_wall_ns,
         end_ns=scene.start_wall_ns + max(0, record.e2e_ns),
         attributes=attributes,
-        events=tuple(events),
+        events=tuple(_moments(record, scene)),
+        logs=tuple(logs),
         error=failed,
         error_message=error_type(record) or "" if failed else "",
         trace_state=scene.trace_state,
@@ -318,10 +319,12 @@ def _moments(record: RequestRecord, scene: Scene) -> list[Event]:
 
 
 def _add_content(
-    attributes: dict[str, Value], events: list[Event], record: RequestRecord, scene: Scene, style: SpanStyle
+    attributes: dict[str, Value], logs: list[Event], record: RequestRecord, scene: Scene, style: SpanStyle
 ) -> None:
     """Content by level and switch; a failure is said on the span, and then nothing of it is there."""
     content = scene.content
+    # The event has the span's attributes of the convention, too.
+    attributes_before = {name: value for name, value in attributes.items() if not name.startswith("goodput.")}
     if content.failed is not None:
         attributes["goodput.redaction"] = "failed"
         attributes["goodput.redaction.reason"] = content.failed.value
@@ -355,4 +358,6 @@ def _add_content(
         fitted = {name: fit(value, style.attribute_limit) for name, value in shown.items()}
         details = {name: json.loads(text) for name, text in fitted.items() if text is not None}
         end_ns = scene.start_wall_ns + max(0, record.e2e_ns)
-        events.append(Event("gen_ai.client.inference.operation.details", end_ns, details))
+        logs.append(
+            Event("gen_ai.client.inference.operation.details", end_ns, {**attributes_before, **details})
+        )

@@ -41,6 +41,7 @@ class Span:
     end_ns: int
     attributes: Mapping[str, Value]
     events: tuple[Event, ...] = ()
+    logs: tuple[Event, ...] = ()  # the convention's events: they go out as log records of this span
     error: bool = False
     error_message: str = ""
     trace_state: str = ""

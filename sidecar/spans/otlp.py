@@ -7,8 +7,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.logs.v1.logs_pb2 import SeverityNumber
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Status
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as ProtoSpan
 
@@ -83,6 +85,32 @@ def trace_request(spans: Sequence[Span], resource: Mapping[str, Any]) -> ExportT
     return request
 
 
+def logs_request(spans: Sequence[Span], resource: Mapping[str, Any]) -> ExportLogsServiceRequest | None:
+    """The log records of the spans as one export request; ``None`` where there are none."""
+    if not any(span.logs for span in spans):
+        return None
+    request = ExportLogsServiceRequest()
+    entry = request.resource_logs.add()
+    entry.resource.attributes.extend(key_values(resource))
+    for span in spans:
+        if not span.logs:
+            continue
+        scope = entry.scope_logs.add(schema_url=span.schema_url)
+        scope.scope.name = span.scope
+        for event in span.logs:
+            scope.log_records.add(
+                event_name=event.name,
+                time_unix_nano=event.at_ns,
+                observed_time_unix_nano=event.at_ns,
+                severity_number=SeverityNumber.SEVERITY_NUMBER_INFO,
+                attributes=key_values(event.attributes),
+                trace_id=bytes.fromhex(span.trace_id),
+                span_id=bytes.fromhex(span.span_id),
+                flags=span.flags,
+            )
+    return request
+
+
 def _proto(span: Span) -> ProtoSpan:
     made = ProtoSpan(
         trace_id=bytes.fromhex(span.trace_id),
@@ -149,6 +177,25 @@ def as_json(spans: Sequence[Span], resource: Mapping[str, Any]) -> dict[str, Any
             {"scope": scope, "spans": [_json_span(span)], "schemaUrl": span.schema_url}
         )
     return {"resourceSpans": list(by_resource.values())}
+
+
+def logs_json(span: Span, resource: Mapping[str, Any]) -> dict[str, Any]:
+    """The span's log records in OTLP/JSON."""
+    records = [
+        {
+            "timeUnixNano": str(event.at_ns),
+            "observedTimeUnixNano": str(event.at_ns),
+            "severityNumber": 9,
+            "eventName": event.name,
+            "attributes": _json_pairs(event.attributes),
+            "traceId": span.trace_id,
+            "spanId": span.span_id,
+            "flags": span.flags,
+        }
+        for event in span.logs
+    ]
+    scope = {"scope": {"name": span.scope}, "logRecords": records, "schemaUrl": span.schema_url}
+    return {"resourceLogs": [{"resource": {"attributes": _json_pairs(resource)}, "scopeLogs": [scope]}]}
 
 
 def _json_span(span: Span) -> dict[str, Any]:

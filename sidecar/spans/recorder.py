@@ -323,6 +323,8 @@ def resource_of(settings: SpanSettings) -> Mapping[str, Any]:
 class _Nowhere:
     """The sink of exporter ``none``."""
 
+    logs_lost = 0
+
     def send(self, spans: Any) -> None:
         """Takes all, keeps nothing."""
 
@@ -334,7 +336,7 @@ def make_sink(settings: SpanSettings, resource: Mapping[str, Any]) -> Sink:
     """The sink for ``settings.exporter``."""
     if settings.exporter == "otlp":
         assert settings.otlp is not None
-        return OtlpSink(settings.otlp, resource)
+        return OtlpSink(settings.otlp, resource, settings.otlp_logs if settings.content_on_event else None)
     if settings.exporter == "file":
         assert settings.file is not None
         return LinesSink(settings.file, resource)

@@ -216,6 +216,8 @@ class SpanService:
         dropped = Family("goodput_spans_dropped_total", "counter", "Spans lost, by reason.")
         for reason, count in sorted((recorder.dropped + recorder.exporter.dropped).items()):
             dropped.add(count, reason=reason)
+        if recorder.exporter.logs_lost:
+            dropped.add(recorder.exporter.logs_lost, reason="logs_undelivered")
         sampled = Family("goodput_spans_sampled_out_total", "counter", "Spans not kept by sampling.")
         sampled.add(recorder.sampled_out)
         waiting = Family("goodput_spans_waiting", "gauge", "Spans in the export queue.")

@@ -47,6 +47,8 @@ class SpanSettings:
 
     exporter: ExporterName = "none"
     otlp: OtlpSettings | None = None
+    otlp_logs: OtlpSettings | None = None
+    """Where the convention's events go, as log records; ``None``: nowhere."""
     file: Path | None = None
     semconv: str = DEFAULT_VERSION
     provider: str = "vllm"
@@ -144,7 +146,9 @@ def from_environment(environ: Mapping[str, str], base: SpanSettings | None = Non
     if wanted == "none":
         return replace(settings, exporter="none")
     if endpoint or wanted == "otlp":
-        return replace(settings, exporter="otlp", otlp=otlp_settings(environ))
+        return replace(
+            settings, exporter="otlp", otlp=otlp_settings(environ), otlp_logs=otlp_settings(environ, "logs")
+        )
     return settings
 
 

@@ -13,6 +13,7 @@ from sidecar.spans.settings import OtlpSettings
 _AGAIN_HTTP = frozenset({408, 429, 502, 503, 504})
 _METHODS = {
     "traces": "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+    "logs": "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
     "metrics": "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
 }
 

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 
 import grpc
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2, logs_service_pb2_grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 
 from sidecar.spans.model import Span
@@ -20,6 +21,7 @@ class OtlpTap(trace_service_pb2_grpc.TraceServiceServicer):
     """Use as a context manager. ``status``: HTTP answers in order, then 200. ``delay_s``: before each."""
 
     def __init__(self, *, status: list[int] | None = None, delay_s: float = 0.0) -> None:
+        self.logs: list[logs_service_pb2.ExportLogsServiceRequest] = []
         self.requests: list[trace_service_pb2.ExportTraceServiceRequest] = []
         self.headers: list[dict[str, str]] = []
         self.raw: list[bytes] = []
@@ -30,6 +32,7 @@ class OtlpTap(trace_service_pb2_grpc.TraceServiceServicer):
     def __enter__(self) -> OtlpTap:
         self._grpc = grpc.server(ThreadPoolExecutor(2))
         trace_service_pb2_grpc.add_TraceServiceServicer_to_server(self, self._grpc)
+        logs_service_pb2_grpc.add_LogsServiceServicer_to_server(_Logs(self), self._grpc)
         self.grpc_port = self._grpc.add_insecure_port("127.0.0.1:0")
         self._grpc.start()
         tap = self
@@ -38,7 +41,8 @@ class OtlpTap(trace_service_pb2_grpc.TraceServiceServicer):
             def do_POST(self) -> None:
                 raw = self.rfile.read(int(self.headers["content-length"]))
                 headers = {k.lower(): v for k, v in self.headers.items()}
-                status = tap._http(raw, headers) if self.path == "/v1/traces" else 404
+                answers = {"/v1/traces": tap._http, "/v1/logs": tap._http_logs}
+                status = answers[self.path](raw, headers) if self.path in answers else 404
                 self.send_response(status)
                 self.send_header("content-length", "0")
                 self.end_headers()
@@ -76,6 +80,20 @@ class OtlpTap(trace_service_pb2_grpc.TraceServiceServicer):
         self._keep(request, headers)
         return 200
 
+    def _http_logs(self, raw: bytes, headers: dict[str, str]) -> int:
+        plain = gzip.decompress(raw) if headers.get("content-encoding") == "gzip" else raw
+        request = logs_service_pb2.ExportLogsServiceRequest()
+        request.ParseFromString(plain)
+        self.keep_logs(request)
+        return 200
+
+    def keep_logs(self, request: logs_service_pb2.ExportLogsServiceRequest) -> None:
+        """Keep log records."""
+        with self._changed:
+            self.logs.append(request)
+            self.raw.append(request.SerializeToString())
+            self._changed.notify_all()
+
     def _keep(self, request: trace_service_pb2.ExportTraceServiceRequest, headers: dict[str, str]) -> None:
         with self._changed:
             self.requests.append(request)
@@ -93,3 +111,14 @@ class OtlpTap(trace_service_pb2_grpc.TraceServiceServicer):
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.spans) >= count, limit_s), len(self.spans)
         return self.spans
+
+
+class _Logs(logs_service_pb2_grpc.LogsServiceServicer):
+    def __init__(self, tap: OtlpTap) -> None:
+        self._tap = tap
+
+    def Export(
+        self, request: logs_service_pb2.ExportLogsServiceRequest, context: grpc.ServicerContext
+    ) -> logs_service_pb2.ExportLogsServiceResponse:
+        self._tap.keep_logs(request)
+        return logs_service_pb2.ExportLogsServiceResponse()

@@ -15,6 +15,7 @@ from sidecar.redaction.filter import Level
 from sidecar.requests.apis import RequestFacts
 from sidecar.requests.records import Api, ChoiceRecord, ErrorKind, Outcome, RequestRecord
 from sidecar.spans.genai import EngineState
+from sidecar.spans.otlp import attributes_of
 from sidecar.spans.recorder import RequestContext, SpanRecorder
 from sidecar.spans.settings import OtlpSettings, SpanSettings
 from tests.support.otlp_tap import OtlpTap
@@ -96,10 +97,12 @@ def record(start_ns: int, *, trace: TraceContext | None, **changes: Any) -> Requ
 def settings(tap: OtlpTap, protocol: str, **changes: Any) -> SpanSettings:
     if protocol == "grpc":
         otlp = OtlpSettings(f"127.0.0.1:{tap.grpc_port}", "grpc", {"x-tenant": "t1"}, compression="gzip")
+        logs = otlp
     else:
         url = f"http://127.0.0.1:{tap.http_port}/v1/traces"
         otlp = OtlpSettings(url, "http/protobuf", {"x-tenant": "t1"}, compression="gzip")
-    return SpanSettings(exporter="otlp", otlp=otlp, interval_s=0.05, **changes)
+        logs = OtlpSettings(url.replace("traces", "logs"), "http/protobuf")
+    return SpanSettings(exporter="otlp", otlp=otlp, otlp_logs=logs, interval_s=0.05, **changes)
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
@@ -124,6 +127,7 @@ def test_a_collector_gets_every_attribute(protocol: str) -> None:
             recorder.close()
         (span,) = tap.wait(1)
         headers = tap.headers[0]
+        logs = list(tap.logs)
     assert headers["x-tenant"] == "t1"
     assert (span.trace_id, span.span_id, span.parent_span_id) == (TRACE, OURS, CALLER)
     assert (span.name, span.kind, span.error) == ("chat demo", 3, False)
@@ -173,8 +177,13 @@ def test_a_collector_gets_every_attribute(protocol: str) -> None:
     events = {e.name: e for e in span.events}
     assert events["goodput.first_token"].at_ns - span.start_ns == 400_000_000
     assert events["goodput.stall"].at_ns - span.start_ns == 420_000_000
-    details = events["gen_ai.client.inference.operation.details"].attributes
+    assert list(events) == ["goodput.first_token", "goodput.stall"]
+    (event,) = logs[0].resource_logs[0].scope_logs[0].log_records
+    assert event.event_name == "gen_ai.client.inference.operation.details"
+    assert (event.trace_id.hex(), event.span_id.hex()) == (TRACE, OURS)
+    details = attributes_of(event.attributes)
     assert details["gen_ai.input.messages"] == messages, "structure on an event, not JSON text"
+    assert details["gen_ai.request.model"] == "demo"
 
 
 def test_content_is_off_by_default_and_the_span_whole_otherwise() -> None:

@@ -106,6 +106,7 @@ def service_for(tap: OtlpTap, level: Level, **more: Any) -> SpanService:
     settings = SpanSettings(
         exporter="otlp",
         otlp=OtlpSettings(f"http://127.0.0.1:{tap.http_port}/v1/traces"),
+        otlp_logs=OtlpSettings(f"http://127.0.0.1:{tap.http_port}/v1/logs"),
         level=level,
         allow_full=True,
         content_on_span=True,
