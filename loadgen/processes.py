@@ -13,9 +13,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
+from typing import TypeVar
 
 from sidecar.errors import UserError
 
+T = TypeVar("T")
 _PR_SET_PDEATHSIG = 1
 
 
@@ -145,3 +147,29 @@ class Interrupt:
         self._count += 1
         if self._count >= 3:
             raise KeyboardInterrupt
+
+
+def patiently(work: Callable[[], T], stopped: Callable[[], bool]) -> T:
+    """Do blocking work in a thread, so that a stop request need not wait for it.
+
+    Returns what it returns and raises what it raises; raises `KeyboardInterrupt` as soon as a stop is asked
+    for.
+    """
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.1)
+        if stopped():
+            raise KeyboardInterrupt
+    if errors:
+        raise errors[0]
+    return results[0]

@@ -16,6 +16,7 @@ from loadgen.locust_pool import LoadFailed, LocustPool
 from loadgen.orders import Setup
 from loadgen.plan import LevelPlan, Measured
 from loadgen.preflight import Preflight
+from loadgen.processes import patiently
 from loadgen.progress import Display
 from loadgen.report import write_all
 from loadgen.report.terminal import render
@@ -62,11 +63,11 @@ def measure(
     prober = RequestMaker(
         settings.workload, model="", seed=settings.seed, calibration=Calibration(), head=b""
     )
-    server = Preflight(url, api_key=api_key, verify=args.ca_file or not args.insecure).check(
-        model=args.model,
-        api=settings.workload.api,
-        path=PATHS[api],
-        probe=prober.body("Say something.", PROBE_TOKENS),
+    preflight = Preflight(url, api_key=api_key, verify=args.ca_file or not args.insecure)
+    probe = prober.body("Say something.", PROBE_TOKENS)
+    server = patiently(
+        lambda: preflight.check(model=args.model, api=settings.workload.api, path=PATHS[api], probe=probe),
+        stopped,
     )
     _must_fit(
         args,

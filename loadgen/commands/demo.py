@@ -16,7 +16,7 @@ from typing import Any
 from loadgen import options
 from loadgen.arrivals import Arrivals
 from loadgen.preflight import must_be_reachable
-from loadgen.processes import Child, Interrupt
+from loadgen.processes import Child, Interrupt, patiently
 from loadgen.progress import output
 from loadgen.results import Peak
 from loadgen.search import PeakSearch, parse_levels
@@ -61,14 +61,15 @@ def run(args: argparse.Namespace) -> int:
     console = output()
     search = PeakSearch(parse_levels(args.levels, whole=True))
     profile = None if args.attach else find_profile(args.profile, None)
+    stated = not (args.prompt_tokens or args.output_tokens or args.slo)  # what the truth is stated for
     _fill_in(args, profile)
     with Interrupt() as stopped, ExitStack() as children:
         upstream = args.attach.rstrip("/") if args.attach else _simulator(args, children, stopped)
         if args.attach:
-            must_be_reachable(upstream)
+            patiently(lambda: must_be_reachable(upstream), stopped)
         url = _sidecar(args, upstream, children, stopped)
         outcome = measure(args, url=url, search=search, arrivals=Arrivals(), stopped=stopped, console=console)
-        if profile is not None and outcome.report.levels:
+        if profile is not None and outcome.report.levels and stated:
             console.print("\n" + compared(profile, outcome.report.peak), highlight=False, markup=False)
         return outcome.status
 
