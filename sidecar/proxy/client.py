@@ -11,6 +11,7 @@ import asyncio
 import re
 import socket
 import struct
+from contextlib import suppress
 from enum import Enum, auto
 from http import HTTPStatus
 from typing import TYPE_CHECKING, cast
@@ -226,6 +227,7 @@ class ClientSide(asyncio.Protocol):
                 _, up = await loop.create_connection(lambda: UpstreamSide(self), host, port)
         except (OSError, TimeoutError, ValueError):  # ValueError: a host name that cannot be one
             self._connecting = None
+            self._note_held()
             self._end(End.CONNECT)
             self.proxy.count(self.proxy.broken, "connect")
             self._answer_and_linger(HTTPStatus.BAD_GATEWAY, "vLLM cannot be reached")
@@ -238,6 +240,17 @@ class ClientSide(asyncio.Protocol):
         self._send_head()
         self.release("pipeline")
         self._advance()
+
+    def _note_held(self) -> None:
+        """The request goes nowhere, but its record shall say what it was."""
+        exchange = self._exchange
+        if exchange is None or exchange.watch is None:
+            return
+        with suppress(FramingError):
+            exchange.body.feed(self._buf)
+            exchange.watch.note_request_bytes(exchange.body.payload)
+            if exchange.body.done:
+                exchange.watch.note_request_end(self._last_ns)
 
     # --- answers (called by the upstream side) ------------------------------------------------------------
 

@@ -181,9 +181,9 @@ class Watch:
 
     def note_request_bytes(self, data: bytes) -> None:
         """A piece of the request body; only its beginning is kept."""
-        if self._body_room > 0 and data:
+        if self._body_room > 0:
             self._body.append(data[: self._body_room])
-            self._body_room -= len(data)
+        self._body_room -= len(data)
 
     def note_request_end(self, at_ns: int) -> None:
         """The request's last byte has arrived."""
@@ -243,6 +243,7 @@ class Watch:
     def _begin(self) -> None:
         self._started = True
         body = b"".join(self._body)
+        complete = self._start_ns is not None and self._body_room >= 0  # else the facts are a guess
         self._body = []
         self._body_room = 0
         self._facts = facts = request_facts(self._api, body)
@@ -255,6 +256,8 @@ class Watch:
             choices=facts.choices,
             model=facts.model,
             capture_chars=self._gate.capture_chars,
+            echo=facts.echo,
+            stream=facts.stream if complete else None,
         )
         if self._gate.on_start is not None:
             start = Started(

@@ -354,6 +354,7 @@ async def test_nobody_behind() -> None:
         assert "error" in json.loads(answer.body)
         await until(lambda: len(records) == 1)
         assert records[0].outcome is Outcome.ERROR
+        assert (records[0].model, records[0].streamed) == ("demo", True)  # as asked: no answer came
         assert proxy.broken == {"connect": 1}
 
 
