@@ -8,6 +8,7 @@ export, and what cannot be redacted is not exported.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import threading
 import time
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from sidecar.redaction.engine import Reason, Redactor
 from sidecar.redaction.filter import Content, ContentFilter
 from sidecar.redaction.patterns import load_patterns
+from sidecar.redaction.structure import bare_url
 from sidecar.requests.records import RequestRecord
 from sidecar.spans.export import LinesSink, OtlpSink, Sink, SpanExporter, console_sink
 from sidecar.spans.genai import (
@@ -41,6 +43,10 @@ if TYPE_CHECKING:
 
 _MOST_PENDING = 20_000
 _MOST_MODELS = 256
+_API_PATH = re.compile(
+    r"(?:/v1|/v2)?/(?:chat/completions|completions|responses|messages|embeddings|rerank|score|pooling|classify|"
+    r"tokenize|detokenize|audio/transcriptions|audio/translations|audio/speech)\Z"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,9 +278,9 @@ class SpanRecorder:
             response_id=self._shown(context.response_id or extra.get("response_id", "")),
             response_model=self._shown_model(context.response_model or extra.get("response_model", "")),
             engine=context.engine or beginning.engine,
-            slo_class=self._shown(context.slo_class or record.request_class),
+            slo_class=self._shown(context.slo_class),
             stall_ns=None if context.stall_s is None else round(context.stall_s * 1e9),
-            path=self.filter.url(record.path) or "",
+            path=self._shown_path(record.path),
         )
         record = replace(record, request_id=self._shown(record.request_id))
         self.exporter.put(build_span(record, job.verdict, scene, self._style))
@@ -292,6 +298,14 @@ class SpanRecorder:
     def _shown(self, text: str) -> str:
         """An identifier that came from outside: redacted, and only if it looks like one."""
         return (self.filter.text(text) or "") if is_identifier(text) else ""
+
+    def _shown_path(self, path: str) -> str:
+        """The API's own part of the path. What stands before it is anyone's text, so only levels that let
+        text out show it, redacted."""
+        if self.settings.level.has_text:
+            return self.filter.url(path) or ""
+        own = _API_PATH.search(bare_url(path))
+        return own.group() if own else ""
 
     def _shown_model(self, model: str) -> str:
         if model not in self._models:

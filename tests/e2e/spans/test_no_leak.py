@@ -72,7 +72,9 @@ async def everything_written(service: SpanService, tap: OtlpTap) -> bytes:
                 where = {"key": canary("url"), WORD: "1"}
                 answer = await client.post(target, params=where, json={**BODY, "n": n}, headers=headers)
                 assert PRIVATE in answer.text or n == 1, "the client gets what the server wrote"
-            # A body that is no JSON, and a path with a canary.
+            # A body that is no JSON, and paths with a canary.
+            prefixed = f"http://127.0.0.1:{runtime.proxy.port}/{WORD}/{PRIVATE}/v1/chat/completions"
+            await client.post(prefixed, json=BODY, headers=headers)
             await client.post(target, content=f"{{ {canary('prompt')}".encode(), headers=headers)
             await client.post(f"{target}/{WORD}/{PRIVATE}", json=BODY, headers=headers)
             foreign = Span(
