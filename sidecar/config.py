@@ -55,6 +55,7 @@ class Settings:
     )
     class_header: str = _setting("x-slo-class", "request header that names the SLO class")
     max_models: int = _setting(32, "distinct model names that may stand as a label", "count")
+    max_series: int = _setting(10_000, "time series that the metrics page may hold", "count")
     content: str = _setting("", "how much of users' text spans may carry: drop, shape, redact or full")
     allow_full_content: bool = _setting(False, "second switch that content full needs", "switch")
     semconv: str = _setting("", "release of the gen_ai conventions that spans follow")

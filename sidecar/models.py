@@ -14,25 +14,29 @@ _EVERY_S = 60.0
 _RETRY_S = 5.0
 
 
-def names_in(body: bytes) -> frozenset[str]:
-    """The model names of a ``/v1/models`` answer; empty for anything else."""
+def names_in(body: bytes) -> tuple[frozenset[str], frozenset[str]]:
+    """The models of a ``/v1/models`` answer and, apart, their adapters (which name a parent); empty for
+    anything else."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
-        return frozenset()
+        return frozenset(), frozenset()
     listed = found.get("data") if isinstance(found, dict) else None
-    if not isinstance(listed, list):
-        return frozenset()
-    names = (entry.get("id") for entry in listed if isinstance(entry, dict))
-    return frozenset(name for name in names if isinstance(name, str) and name)
+    names: tuple[set[str], set[str]] = (set(), set())
+    for entry in listed if isinstance(listed, list) else ():
+        name = entry.get("id") if isinstance(entry, dict) else None
+        if isinstance(name, str) and name:
+            names[bool(entry.get("parent"))].add(name)
+    return frozenset(names[0]), frozenset(names[1])
 
 
 async def watch_models(
     upstream: str, on_names: Callable[[frozenset[str]], None], stop: asyncio.Event
 ) -> None:
-    """Ask every minute until ``stop``. A server that wants a key or has no such path tells nothing."""
+    """Ask every minute until ``stop``; models are told before adapters. A server that wants a key or has no
+    such path tells nothing."""
     while not stop.is_set():
-        names: frozenset[str] = frozenset()
+        found: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
         with suppress(httpx.HTTPError):
             async with (
                 httpx.AsyncClient(timeout=5.0, trust_env=False) as client,
@@ -44,8 +48,9 @@ async def watch_models(
                     if len(body) > _MAX_BYTES:
                         break
                 if answer.status_code == 200:
-                    names = names_in(body)
-        if names:
-            on_names(names)
+                    found = names_in(body)
+        for names in found:
+            if names:
+                on_names(names)
         with suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), _EVERY_S if names else _RETRY_S)
+            await asyncio.wait_for(stop.wait(), _EVERY_S if any(found) else _RETRY_S)

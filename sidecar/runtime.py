@@ -180,6 +180,7 @@ class Runtime:
             scrapes=self.scraper.stats,
             process=_process(self.started_wall_s),
             more=self.tracing.families() if self.tracing is not None else (),
+            max_series=self.settings.max_series,
         )
 
     def pushed_families(self) -> list[Family]:

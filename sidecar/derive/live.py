@@ -69,7 +69,9 @@ class Live:
             self.attribution.add(snapshot.at_ns, snapshot.view)
             view = snapshot.view
             adapters = (view.lora_running or frozenset()) | (view.lora_waiting or frozenset())
-            self.models.serve(frozenset(model for model in view.models if model) | adapters)
+            # Adapters may be many, and must not take the room of the models themselves.
+            self.models.serve(frozenset(model for model in view.models if model))
+            self.models.serve(adapters)
         ready = self.settle(now_ns, wall_s)
         if snapshot.view is not None:
             self._check(snapshot.at_ns, snapshot.view)

@@ -146,6 +146,14 @@ METRICS: tuple[Metric, ...] = (
     Metric("goodput_engine_scrape_failures_total", "counter", ("reason",), "Failed scrapes, by reason."),
     Metric("goodput_engine_scrape_duration_seconds", "gauge", (), "How long the last scrape took."),
     Metric("goodput_engine_scrape_bytes", "gauge", (), "Size of the last good page."),
+    Metric("goodput_engine_scrape_lines", "gauge", (), "Lines of the last good page."),
+    Metric("goodput_engine_skipped_lines_total", "counter", (), "Malformed lines on otherwise good pages."),
+    Metric(
+        "goodput_engine_unmapped_families",
+        "gauge",
+        (),
+        "Metric families of the last good page that no catalogue knows.",
+    ),
     Metric("goodput_engine_last_scrape_age_seconds", "gauge", (), "Time since the last good page."),
     Metric("goodput_engine_restarts_total", "counter", (), "Engine restarts that were seen."),
     Metric(
@@ -205,6 +213,12 @@ METRICS: tuple[Metric, ...] = (
         "goodput_engine_prefill_seconds", "histogram", ("engine", "model"), "Time requests spent in prefill."
     ),
     Metric(
+        "goodput_engine_lora_adapters",
+        "gauge",
+        ("adapter", "state"),
+        "LoRA adapters with running or waiting requests; those beyond the bound together as __other__.",
+    ),
+    Metric(
         "goodput_engine_attainment_low_ratio",
         "gauge",
         ("class",),
@@ -258,6 +272,14 @@ METRICS: tuple[Metric, ...] = (
     Metric("goodput_engine_cold_start_seconds", "gauge", ("phase",), "vLLM's last start, by phase."),
     # The sidecar itself
     Metric("goodput_held_requests", "gauge", (), "Finished requests that wait for a scrape to be judged."),
+    Metric("goodput_series", "gauge", (), "Time series on this page."),
+    Metric("goodput_series_budget", "gauge", (), "Time series that this page may hold."),
+    Metric(
+        "goodput_series_left_out",
+        "gauge",
+        ("family",),
+        "Time series of a family that is left out because the page would break its budget.",
+    ),
     Metric("goodput_build_info", "info", ("version",), "The sidecar's version."),
     Metric("process_cpu_seconds_total", "counter", (), "Processor time the sidecar used."),
     Metric("process_resident_memory_bytes", "gauge", (), "Resident memory of the sidecar."),

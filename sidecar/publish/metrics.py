@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -9,11 +10,12 @@ from sidecar import __version__
 from sidecar.derive.budget import BURN_WINDOWS_S
 from sidecar.derive.classes import ClassState
 from sidecar.derive.live import Live
-from sidecar.derive.names import OTHER, Bounded
+from sidecar.derive.names import OTHER, Bounded, ModelNames
 from sidecar.derive.selfcheck import attainment_bounds
 from sidecar.derive.windows import LATENCIES, WINDOWS
 from sidecar.engine.scrape import ScrapeStats
-from sidecar.engine.view import EngineView, HistogramSignal, SeriesId, Signal
+from sidecar.engine.view import EngineView, Histogram, HistogramSignal, SeriesId, Signal, merge
+from sidecar.publish.budget import DEFAULT_MAX_SERIES, keep_within
 from sidecar.publish.catalog import METRICS
 from sidecar.publish.exposition import Buckets, Exemplar, Family
 from sidecar.requests.slo import Bucket, SloClass
@@ -37,6 +39,7 @@ _ENGINE_HISTOGRAMS = {
     "queue": "goodput_engine_queue_seconds",
     "prefill": "goodput_engine_prefill_seconds",
 }
+_MAX_PAIRS = 64  # of engine and model
 SLO_BOUNDS = ("ttft_s", "tpot_s", "itl_p99_s", "max_gap_s", "e2e_s", "stall_s")
 
 
@@ -69,8 +72,10 @@ def families(
     scrapes: ScrapeStats | None = None,
     process: ProcessView | None = None,
     more: Iterable[Family] = (),
+    max_series: int = DEFAULT_MAX_SERIES,
 ) -> list[Family]:
-    """The whole page, in the catalogue's order, then what ``more`` brings beyond the catalogue."""
+    """The whole page, in the catalogue's order, then what ``more`` brings beyond the catalogue. At most
+    ``max_series`` time series, unless the budget is too small for goodput itself."""
     page = {metric.name: metric.family() for metric in METRICS}
     for state in live.sorted_classes():
         _class(page, state, now_ns)
@@ -82,6 +87,7 @@ def families(
     for family in more:
         # What the catalogue knows takes its HELP and TYPE from there; other conventions bring their own.
         page.setdefault(family.name, family).samples = family.samples
+    keep_within(page, max_series)
     return list(page.values())
 
 
@@ -155,13 +161,17 @@ def _engine(page: dict[str, Family], live: Live, now_ns: int, scrapes: ScrapeSta
         page["goodput_engine_scrapes_total"].add(scrapes.scrapes)
         page["goodput_engine_scrape_duration_seconds"].add(scrapes.last_duration_s)
         page["goodput_engine_scrape_bytes"].add(scrapes.last_bytes)
+        page["goodput_engine_scrape_lines"].add(scrapes.last_lines)
+        page["goodput_engine_skipped_lines_total"].add(scrapes.skipped_lines)
         for reason, count in sorted(scrapes.failures.items()):
             page["goodput_engine_scrape_failures_total"].add(count, reason=reason)
     view = engine.view if engine is not None else None
     if view is None:
         return
     page["goodput_engine_info"].add(1, server=view.server or "unknown", version=view.version or "unknown")
+    page["goodput_engine_unmapped_families"].add(len(view.unmapped))
     _signals(page, view)
+    _adapters(page, live.models, view)
 
 
 def _bounds(page: dict[str, Family], live: Live, now_ns: int) -> None:
@@ -176,38 +186,50 @@ def _bounds(page: dict[str, Family], live: Live, now_ns: int) -> None:
 
 
 def _signals(page: dict[str, Family], view: EngineView) -> None:
-    models, engines, reasons = Bounded(32), Bounded(64), Bounded(16)
+    # Of many engines with many models each, the product counts, so pairs are bounded and not each alone.
+    pairs, reasons = Bounded(_MAX_PAIRS), Bounded(16)
 
-    def labels(one: SeriesId, signal: Signal | HistogramSignal) -> dict[str, str]:
+    def labels(one: SeriesId, signal: Signal | HistogramSignal) -> tuple[tuple[str, str], ...]:
+        known = pairs.label(f"{one.engine}|{one.model}") != OTHER
         found = {
-            "engine": engines.label(one.engine) if one.engine else "",
-            "model": models.label(one.model) if one.model else "",
+            "engine": one.engine if known else OTHER,
+            "model": one.model if known else OTHER,
         }
         if signal.name == "success":
             found["reason"] = reasons.label(one.get("finished_reason") or OTHER)
-        return {name: value for name, value in found.items() if value}
+        return tuple((name, value) for name, value in found.items() if value)
 
     for name, family in _ENGINE_SIGNALS.items():
         signal = view.get(name)
-        sums: dict[tuple[tuple[str, str], ...], float] = {}
-        for one, value in signal.series.items() if signal is not None else ():
-            key = tuple(labels(one, signal).items()) if signal is not None else ()
-            # What was folded into one label value is added up: a page must not hold a series twice.
-            sums[key] = sums.get(key, 0.0) + value
-        for key, value in sums.items():
-            page[family].add(value, **dict(key))
+        if signal is None:
+            continue
+        values: dict[tuple[tuple[str, str], ...], list[float]] = {}
+        for one, value in signal.series.items():
+            values.setdefault(labels(one, signal), []).append(value)
+        for key, parts in values.items():
+            # What was folded into one label value is joined: a page must not hold a series twice.
+            share = signal.combine == "share"
+            page[family].add(sum(parts) / len(parts) if share else sum(parts), **dict(key))
     for name, family in _ENGINE_HISTOGRAMS.items():
         found = view.histograms.get(name)
         if found is None:
             continue
-        seen: set[tuple[tuple[str, str], ...]] = set()
+        histograms: dict[tuple[tuple[str, str], ...], list[Histogram]] = {}
         for one, histogram in found.series.items():
-            key = tuple(labels(one, found).items())
-            if key in seen or any(value == OTHER for _, value in key):
-                continue
-            seen.add(key)
-            edges = [edge for edge in histogram.edges if edge != float("inf")]
-            page[family].add(Buckets(edges, histogram.cumulative, histogram.sum), **dict(key))
+            histograms.setdefault(labels(one, found), []).append(histogram)
+        for key, of in histograms.items():
+            whole = merge(of)
+            if whole is not None:
+                edges = [edge for edge in whole.edges if edge != float("inf")]
+                page[family].add(Buckets(edges, whole.cumulative, whole.sum), **dict(key))
+
+
+def _adapters(page: dict[str, Family], names: ModelNames, view: EngineView) -> None:
+    """Adapters by name as far as names may stand as a label, all others counted together."""
+    for state, adapters in (("running", view.lora_running), ("waiting", view.lora_waiting)):
+        counts = Counter(name if name in names.served else OTHER for name in adapters or ())
+        for name, count in sorted(counts.items()):
+            page["goodput_engine_lora_adapters"].add(count, adapter=name, state=state)
 
 
 def _self(page: dict[str, Family], live: Live, proxy: ProxyView | None, process: ProcessView | None) -> None:

@@ -89,17 +89,17 @@ def test_adapters_join_what_is_served_up_to_the_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "names"),
+    ("body", "models", "adapters"),
     [
-        (b'{"data": [{"id": "a"}, {"id": "b", "parent": "a"}]}', {"a", "b"}),
-        (b'{"data": [{"id": 5}, {}, "x", {"id": ""}]}', set()),
-        (b'{"data": 5}', set()),
-        (b"[]", set()),
-        (b"<html>", set()),
+        (b'{"data": [{"id": "a", "parent": null}, {"id": "b", "parent": "a"}]}', {"a"}, {"b"}),
+        (b'{"data": [{"id": 5}, {}, "x", {"id": ""}]}', set(), set()),
+        (b'{"data": 5}', set(), set()),
+        (b"[]", set(), set()),
+        (b"<html>", set(), set()),
     ],
 )
-def test_model_lists(body: bytes, names: set[str]) -> None:
-    assert names_in(body) == names
+def test_model_lists(body: bytes, models: set[str], adapters: set[str]) -> None:
+    assert names_in(body) == (models, adapters)
 
 
 def test_bounded_values_overflow() -> None:
