@@ -133,13 +133,14 @@ def is_card(digits: str) -> bool:
 class _Candidate:
     """A run of digits and separators, and what the words before it say (looked up once, if at all)."""
 
-    __slots__ = ("_phone", "_words", "regions", "text")
+    __slots__ = ("_id", "_phone", "_words", "regions", "text")
 
     def __init__(self, text: str, start: int, hint: str, regions: Sequence[str]) -> None:
         self.text = text
         self.regions = tuple(regions)
         self._words = _before(text, start, hint)
         self._phone: bool | None = None
+        self._id: bool | None = None
 
     def told_phone(self) -> bool:
         """A word says that a telephone number follows."""
@@ -149,7 +150,9 @@ class _Candidate:
 
     def told_id(self) -> bool:
         """A word says that an identifier follows."""
-        return bool(_ID_WORD.search(self._words))
+        if self._id is None:
+            self._id = bool(_ID_WORD.search(self._words))
+        return self._id
 
 
 def find_numbers(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
