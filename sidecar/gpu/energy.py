@@ -152,6 +152,9 @@ class EnergyMeter:
         if fine and grown is not None:
             self.joules += grown
             self._estimates += estimated
+        if self._entries and before.at_ns < self._entries[-1].at_ns:
+            # It was missing from the last look: its joules are ours, but not this short time's alone.
+            fine = False
         before.at_ns, before.energy_j, before.watts, before.charged = at_ns, energy_j, watts, charged
         return fine
 
