@@ -21,6 +21,7 @@ class _Mark:
     at_ns: int
     good: int
     finished: int
+    in_flight: float
 
 
 @dataclass(slots=True)
@@ -43,7 +44,7 @@ class SelfCheck:
     ) -> bool | None:
         """Take a good scrape. ``good`` and ``finished`` are totals since the start, ``slo`` is ``None`` with
         several classes in use. True or false where a check was due and possible, else ``None``."""
-        self._marks.append(_Mark(at_ns, good, finished))
+        self._marks.append(_Mark(at_ns, good, finished, in_flight))
         while self._marks[0].at_ns < at_ns - round(_EVERY_S * 1e9):
             self._marks.popleft()
         if self._checked_ns is None:
@@ -55,7 +56,9 @@ class SelfCheck:
         if slo is None:
             return self.outcomes.compare(None, 0, 0, 0.0)
         bounds = goodput_of(history, slo, at_ns, _EVERY_S)
-        return self.outcomes.compare(bounds, good - first.good, finished - first.finished, in_flight)
+        # A request on its way through may be counted on one side before a scrape, on the other after it.
+        straddling = max(in_flight, first.in_flight)
+        return self.outcomes.compare(bounds, good - first.good, finished - first.finished, straddling)
 
 
 def attainment_bounds(

@@ -4,6 +4,11 @@ A histogram says how many requests met one bound, not which. How many met all of
 the Fréchet bounds: at least ``sum(shares) - (k - 1)`` (the misses fall on different requests), at most
 ``min(shares)`` (they fall on the same ones). Both can be reached, so nothing tighter is true. Where an SLO
 bound is no bucket edge each share is an interval itself, and that uncertainty is inside the result.
+
+A histogram's observations are not the finished requests: a first token is observed long before its
+request ends, so of a window's first tokens some belong to requests that still run, and some of the requests
+that ended had theirs before the window. Misses and hits are therefore counted, not taken as shares, and the
+requests that ran when the window began may have gone either way.
 """
 
 from __future__ import annotations
@@ -20,6 +25,11 @@ _COMPLETED = frozenset({"stop", "length"})
 _NOT_COMPLETED = frozenset({"abort", "error"})
 _NONE_KNOWN = Share(0.0, 1.0)
 _HISTOGRAMS = ("ttft", "request_tpot", "itl", "e2e")
+_FAMILIES = {
+    "ttft": "time_to_first_token_seconds",
+    "tpot": "request_time_per_output_token_seconds",
+    "e2e": "e2e_request_latency_seconds",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +91,10 @@ def goodput_bounds(
     *,
     success_by_reason: Mapping[str, float] | None = None,
     elapsed_s: float | None = None,
+    in_flight_before: float = 0.0,
 ) -> GoodputBounds | None:
     """Bounds from the canonical histograms ``ttft``, ``request_tpot``, ``itl`` and ``e2e`` of one window.
+    ``in_flight_before`` requests ran or waited when it began (0 for all since the engine's start).
 
     ``None`` when no request finished or the class has no bound at all. A bound that nothing on the page can
     judge leaves its share unknown (0 to 1), with a note. Times are the engine's own, without the network.
@@ -91,13 +103,11 @@ def goodput_bounds(
     marginals = [
         marginal
         for marginal in (
-            _ttft(histograms.get("ttft"), slo),
-            _plain(
-                "tpot", histograms.get("request_tpot"), slo.tpot_s, "request_time_per_output_token_seconds"
-            ),
-            _plain("e2e", histograms.get("e2e"), slo.e2e_s, "e2e_request_latency_seconds"),
-            _gaps("max_gap", histograms.get("itl"), slo.max_gap_s, requests),
-            _gaps("itl_p99", histograms.get("itl"), slo.itl_p99_s, requests),
+            _ttft(histograms.get("ttft"), slo, requests, in_flight_before),
+            _plain("tpot", histograms.get("request_tpot"), slo.tpot_s, requests),
+            _plain("e2e", histograms.get("e2e"), slo.e2e_s, requests),
+            _gaps("max_gap", histograms, slo.max_gap_s, requests, in_flight_before),
+            _gaps("itl_p99", histograms, slo.itl_p99_s, requests, in_flight_before),
         )
         if marginal is not None
     ]
@@ -123,6 +133,7 @@ def goodput_of(
         slo,
         success_by_reason=by_reason,
         elapsed_s=elapsed_s,
+        in_flight_before=history.in_flight_before(now_ns, window_s),
     )
 
 
@@ -196,19 +207,28 @@ def _completed(by_reason: Mapping[str, float] | None) -> Marginal | None:
     return Marginal("completed", None, Share(surely / total, 1.0 - surely_not / total), note)
 
 
-def _plain(bound: str, histogram: Histogram | None, threshold_s: float | None, name: str) -> Marginal | None:
+def _plain(
+    bound: str, histogram: Histogram | None, threshold_s: float | None, requests: float, unseen: float = 0.0
+) -> Marginal | None:
+    """``unseen`` of the finished requests may have been observed before the window."""
     if threshold_s is None:
         return None
     share = within(histogram, threshold_s) if histogram is not None else None
-    if share is None:
-        return Marginal(
-            bound, threshold_s, _NONE_KNOWN, f"{bound}: nothing observed in {name}: share unknown"
-        )
-    return Marginal(bound, threshold_s, share, _edge_note(bound, threshold_s, share))
+    if histogram is None or share is None or not requests > 0:
+        text = f"{bound}: nothing observed in {_FAMILIES[bound]}: share unknown"
+        return Marginal(bound, threshold_s, _NONE_KNOWN, text)
+    missed, met = histogram.count * (1.0 - share.low), histogram.count * share.high
+    # What finished without any observation (no token, or only one) breaks no bound on it.
+    unseen = min(unseen, requests)
+    low = max(0.0, 1.0 - (missed + unseen) / requests)
+    high = min(1.0, (met + max(unseen, requests - histogram.count)) / requests)
+    return Marginal(bound, threshold_s, Share(low, max(low, high)), _edge_note(bound, threshold_s, share))
 
 
-def _ttft(histogram: Histogram | None, slo: SloClass) -> Marginal | None:
-    marginal = _plain("ttft", histogram, slo.ttft_s, "time_to_first_token_seconds")
+def _ttft(
+    histogram: Histogram | None, slo: SloClass, requests: float, in_flight_before: float
+) -> Marginal | None:
+    marginal = _plain("ttft", histogram, slo.ttft_s, requests, in_flight_before)
     if slo.ttft_per_prompt_token_s is None:
         return marginal
     if marginal is None:
@@ -224,22 +244,31 @@ def _ttft(histogram: Histogram | None, slo: SloClass) -> Marginal | None:
     )
 
 
-def _gaps(bound: str, itl: Histogram | None, threshold_s: float | None, requests: float) -> Marginal | None:
+def _gaps(
+    bound: str,
+    histograms: Mapping[str, Histogram],
+    threshold_s: float | None,
+    requests: float,
+    in_flight_before: float,
+) -> Marginal | None:
     """From gaps to requests: each request that breaks the bound has at least one gap above it.
 
-    So no more requests break it than there are such gaps; and where there is such a gap at all, at least
-    one request breaks a bound on its longest gap (not so one on a percentile of its gaps).
+    So no more requests break it than there are such gaps (and than had some of theirs before the window). And
+    where there is such a gap at all, at least one request breaks a bound on its longest gap (not so one on a
+    percentile of its gaps), unless it is that of a request that still runs.
     """
     if threshold_s is None:
         return None
+    itl, ttft = histograms.get("itl"), histograms.get("ttft")
     share = within(itl, threshold_s) if itl is not None else None
     if itl is None or share is None or not requests > 0:
         return Marginal(
             bound, threshold_s, _NONE_KNOWN, f"{bound}: no gaps between outputs observed: share unknown"
         )
     most, least = itl.count * (1.0 - share.low), itl.count * (1.0 - share.high)
-    low = max(0.0, 1.0 - most / requests)
-    high = 1.0 - min(1.0, 1.0 / requests) if bound == "max_gap" and least > 0.5 else 1.0
+    low = max(0.0, 1.0 - (most + in_flight_before) / requests)
+    all_ended = in_flight_before == 0 and ttft is not None and ttft.count <= requests
+    high = 1.0 - min(1.0, 1.0 / requests) if bound == "max_gap" and all_ended and least > 0.5 else 1.0
     return Marginal(bound, threshold_s, Share(low, max(low, high)), _edge_note(bound, threshold_s, share))
 
 

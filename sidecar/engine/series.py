@@ -205,6 +205,12 @@ class History:
         ends = self._ends(now_ns, window_s)
         return sum(ends[1].resets.values()) - sum(ends[0].resets.values()) if ends else 0
 
+    def in_flight_before(self, now_ns: int, window_s: float | None = None) -> float:
+        """Requests running or waiting at the window's first scrape; 0 where the engine does not say."""
+        ends = self._ends(now_ns, window_s)
+        running, waiting, *_ = ends[0].load if ends else (None, None)
+        return (running or 0.0) + (waiting or 0.0)
+
     def frozen_s(self, now_ns: int) -> float:
         """For how long the load gauges have stood still above zero while no token was made, in seconds.
 

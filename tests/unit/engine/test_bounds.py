@@ -126,6 +126,68 @@ def test_what_the_judge_says_of_each_request_lies_within(timed):
     assert BoundsCheck().compare(bounds, good, len(records), 0) is True
 
 
+_lived = st.tuples(st.floats(-50, 100), st.floats(0, 4), st.lists(st.floats(0, 3), max_size=5), st.booleans())
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(_lived, min_size=1, max_size=25), _bound, _bound, _bound)
+def test_over_a_window_that_requests_straddle_the_true_goodput_lies_within(lived, ttft_s, max_gap_s, e2e_s):
+    # As vLLM counts: the first token and each gap when it comes, all else at the end. An abort may have none.
+    def inside(at):
+        return 0.0 <= at < 60.0
+
+    ttfts, gaps_in, tpots, e2es, ended = [], [], [], [], {"stop": 0.0, "abort": 0.0}
+    good = before = 0
+    for start, ttft, gaps, aborted in lived:
+        first, end = start + ttft, start + ttft + sum(gaps)
+        tokens = not aborted or len(gaps) > 2
+        if tokens and inside(first):
+            ttfts.append(ttft)
+        at = first
+        for gap in gaps:
+            at += gap
+            if tokens and inside(at):
+                gaps_in.append(gap)
+        before += start < 0.0 <= end
+        if inside(end):
+            ended["abort" if aborted else "stop"] += 1
+            e2es.append(end - start)
+            tpots.append(sum(gaps) / len(gaps) if gaps else 0.0)
+            good += (
+                not aborted
+                and (ttft_s is None or ttft <= ttft_s)
+                and (max_gap_s is None or max(gaps, default=0.0) <= max_gap_s)
+                and (e2e_s is None or end - start <= e2e_s)
+            )
+    bounds = goodput_bounds(
+        {
+            "ttft": observed(ttfts),
+            "itl": observed(gaps_in),
+            "e2e": observed(e2es),
+            "request_tpot": observed(tpots),
+        },
+        SloClass(ttft_s=ttft_s, max_gap_s=max_gap_s, e2e_s=e2e_s),
+        success_by_reason=ended,
+        in_flight_before=float(before),
+    )
+    if bounds is not None:
+        assert bounds.good_low - 1e-9 <= good <= bounds.good_high + 1e-9
+
+
+def test_first_tokens_from_before_the_window_do_not_make_late_requests_good():
+    # 20 of 100 requests were late with their first token, all of them before the window began.
+    histograms = {"ttft": observed([0.05] * 80), "e2e": observed([2.0] * 100)}
+    bounds = goodput_bounds(
+        histograms, SloClass(ttft_s=0.1), success_by_reason={"stop": 100.0}, in_flight_before=20.0
+    )
+    assert (bounds.good_low, bounds.good_high) == (pytest.approx(80), pytest.approx(100))
+    assert consistent(bounds, 80, 100, 0) is True
+    # The other way round: 20 late first tokens belong to requests that still run.
+    histograms = {"ttft": observed([0.05] * 100 + [1.0] * 20), "e2e": observed([2.0] * 100)}
+    bounds = goodput_bounds(histograms, SloClass(ttft_s=0.1), success_by_reason={"stop": 100.0})
+    assert (bounds.good_low, bounds.good_high) == (pytest.approx(80), pytest.approx(100))
+
+
 def test_an_slo_bound_off_the_edges_widens_the_bounds_and_is_named():
     ttft = observed([0.05] * 6 + [0.3] * 2 + [0.6] * 2)
     on = goodput_bounds({"ttft": ttft, "e2e": ttft}, SloClass(ttft_s=0.5))
@@ -186,8 +248,8 @@ def test_the_self_check_counts_and_keeps_still_where_nothing_can_be_compared():
 
 
 def test_bounds_over_a_window_of_pages():
-    def page(scale: int) -> str:
-        lines = []
+    def page(scale: int, running: int = 0) -> str:
+        lines = [f'vllm:num_requests_running{{engine="0"}} {running}']
         for name, met in (("time_to_first_token_seconds", 9), ("request_time_per_output_token_seconds", 8)):
             lines.append(f'vllm:{name}_bucket{{engine="0",le="0.1"}} {met * scale}')
             lines.append(f'vllm:{name}_bucket{{engine="0",le="+Inf"}} {10 * scale}')
@@ -204,3 +266,10 @@ def test_bounds_over_a_window_of_pages():
     assert bounds.good_high == pytest.approx(8)
     assert bounds.rps_low == pytest.approx(3.5)
     assert goodput_of(history, slo, 60 * 10**9) is None
+    # With three requests running at the first page their first tokens may have come before it.
+    busy = History(interval_s=5)
+    for at_s, scale in ((1, 100), (3, 101)):
+        busy.add(at_s * 10**9, map_page(parse(page(scale, running=3).encode()), "0.32.0"))
+    assert busy.in_flight_before(3 * 10**9) == 3
+    bounds = goodput_of(busy, slo, 3 * 10**9)
+    assert (bounds.good_low, bounds.good_high) == (pytest.approx(4), pytest.approx(8))
