@@ -67,6 +67,24 @@ class Settings:
     spans_receiver: str = _setting("", "host to receive vLLM's own spans on (OTLP); off when empty")
     spans_receiver_grpc_port: int = _setting(4317, "its gRPC port", "port")
     spans_receiver_http_port: int = _setting(4318, "its HTTP port", "port")
+    gpu_dcgm: str = _setting("", "where dcgm-exporter is, like http://127.0.0.1:9400", "url")
+    gpu_amd: str = _setting("", "where AMD's device-metrics-exporter is", "url")
+    gpu_nvml: bool = _setting(False, "ask the NVIDIA driver itself (needs nvidia-ml-py)", "switch")
+    gpu_kernel_log: str = _setting("", "kernel log to read Xids from, like /dev/kmsg; off when empty", "file")
+    gpu_fabric_log: str = _setting("", "the fabric manager's log, for SXids", "file")
+    gpu_interval_s: float = _setting(15.0, "seconds between two looks at the GPUs", "seconds")
+    gpus: str = _setting("", "this pod's GPUs: UUIDs with commas, or all; else by the pod's name")
+    pod_name: str = _setting("", "this pod, as GPU exporters name it (default: $POD_NAME)")
+    pod_namespace: str = _setting("", "its namespace (default: $POD_NAMESPACE)")
+    usd_per_gpu_hour: float = _setting(0.0, "price of one GPU for an hour; no costs when 0", "amount")
+    gpu_count: float = _setting(0.0, "GPUs that are paid for (0: as many as are seen)", "amount")
+    host_watts: float = _setting(0.0, "constant draw of the host beside its GPUs", "amount")
+    server_power_factor: float = _setting(1.0, "server power over board power (fans, supplies)", "amount")
+    pue: float = _setting(1.0, "facility power over IT power", "amount")
+    model_params: float = _setting(0.0, "the model's parameters, where vLLM counts no FLOPs", "amount")
+    model_weight_bytes: float = _setting(0.0, "bytes of weights that a step reads", "amount")
+    model_kv_bytes_per_token: float = _setting(0.0, "KV cache bytes of a token", "amount")
+    model_dtype: str = _setting("bf16", "dtype the multiplications run in: bf16, fp8, fp4 or int8")
 
     def address(self, key: str) -> tuple[str, int]:
         """Host and port of ``listen``, ``admin`` or ``scaler``."""
@@ -156,6 +174,11 @@ def _checked(key: str, raw: Any, where: str) -> Any:
             raise SettingsError(f"{where}: must be more than 0 seconds, not {raw}")
         if kind == "share" and not 0 < value < 1:
             raise SettingsError(f"{where}: must lie between 0 and 1, like 0.99, not {raw}")
+        return value
+    if kind == "amount":
+        value = _number(raw, where)
+        if value < 0:
+            raise SettingsError(f"{where}: must be at least 0, not {raw}")
         return value
     if kind == "switch":
         return _switch(raw, where)

@@ -14,13 +14,14 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sidecar.config import Settings
 from sidecar.derive.autoscale import Autoscale, load_capacity
 from sidecar.derive.judging import Judged
 from sidecar.derive.live import Live
 from sidecar.engine.scrape import EngineSnapshot, Scraper
+from sidecar.gpus import gpus_of
 from sidecar.models import watch_models
 from sidecar.proxy.server import Proxy, ProxySettings
 from sidecar.publish.admin import Admin, Sources
@@ -89,9 +90,10 @@ class Runtime:
             self.tracing.attach(self.proxy)
         reached = scrape_settings_of(settings)
         self.scraper = Scraper(reached.base_url, settings=reached)
+        self.gpus = gpus_of(settings, os.environ, self.live)
         sources = Sources(
             families=self.families,
-            status=lambda: status(self.live, time.monotonic_ns(), time.time(), self._proxy_view()),
+            status=self.status,
             autoscale=self.autoscale,
             scaling=lambda: scaling(self.live, time.monotonic_ns()),
             not_ready=self.not_ready,
@@ -124,6 +126,7 @@ class Runtime:
         asking = asyncio.create_task(
             watch_models(self.settings.upstream, self.live.models.serve, stop_scraping)
         )
+        looking = asyncio.create_task(self.gpus.run(stop_scraping)) if self.gpus is not None else None
         stop_pushing = asyncio.Event()
         pushing = asyncio.create_task(self.pusher.run(stop_pushing)) if self.pusher is not None else None
         try:
@@ -138,6 +141,8 @@ class Runtime:
             scraping.cancel()
             asking.cancel()
             await asyncio.gather(scraping, ticking, asking, return_exceptions=True)
+            if looking is not None:
+                await asyncio.gather(looking, return_exceptions=True)
             await self.proxy.close()
             self._judged(self.live.settle(time.monotonic_ns(), time.time(), all_of_them=True))
             if pushing is not None:
@@ -179,9 +184,19 @@ class Runtime:
             proxy=self._proxy_view(),
             scrapes=self.scraper.stats,
             process=_process(self.started_wall_s),
-            more=self.tracing.families() if self.tracing is not None else (),
+            more=[
+                *(self.tracing.families() if self.tracing is not None else ()),
+                *(self.gpus.families() if self.gpus is not None else ()),
+            ],
             max_series=self.settings.max_series,
         )
+
+    def status(self) -> dict[str, Any]:
+        """The status now, as JSON values."""
+        now_ns = time.monotonic_ns()
+        found = status(self.live, now_ns, time.time(), self._proxy_view())
+        found["gpu"] = self.gpus.status() if self.gpus is not None else None
+        return found
 
     def pushed_families(self) -> list[Family]:
         """What the page holds but the gen_ai convention's metrics, which the span service pushes itself."""

@@ -8,7 +8,6 @@ thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -64,9 +63,9 @@ class Nvml:
         if self._open:
             self._open = False
             for sample in self._samples.values():
-                self._ask(self.library.nvmlGpmSampleFree, sample)
+                self._ask("nvmlGpmSampleFree", sample)
             self._samples.clear()
-            self._ask(self.library.nvmlShutdown)
+            self._ask("nvmlShutdown")
 
     def _start(self) -> None:
         if self._open:
@@ -81,29 +80,33 @@ class Nvml:
         except self.library.NVMLError as error:
             raise NvmlMissing(f"no NVIDIA driver answers: {error}", "driver") from None
         self._open = True
-        self._driver = _text(self._ask(self.library.nvmlSystemGetDriverVersion))
+        self._driver = _text(self._ask("nvmlSystemGetDriverVersion"))
 
-    def _ask(self, question: Callable[..., Any], *args: Any) -> Any:
+    def _ask(self, question: str, *args: Any) -> Any:
+        """The library's answer, or ``None``: not supported by this board, no right to ask, or a library (or
+        driver) that is older than the question."""
+        known = getattr(self.library, question, None)
+        if known is None:
+            return None
         try:
-            return question(*args)
-        except (self.library.NVMLError, AttributeError):
-            # Not supported by this board, no right to ask, or a library that is older than the question.
+            return known(*args)
+        except self.library.NVMLError:
             return None
 
     def _gpu(self, index: int) -> Gpu | None:
-        nvml, ask = self.library, self._ask
-        handle = ask(nvml.nvmlDeviceGetHandleByIndex, index)
-        uuid = _text(ask(nvml.nvmlDeviceGetUUID, handle)) if handle is not None else ""
+        ask = self._ask
+        handle = ask("nvmlDeviceGetHandleByIndex", index)
+        uuid = _text(ask("nvmlDeviceGetUUID", handle)) if handle is not None else ""
         if not uuid:
             return None
-        pci = ask(nvml.nvmlDeviceGetPciInfo, handle)
+        pci = ask("nvmlDeviceGetPciInfo", handle)
         bus = _text(getattr(pci, "busId", "")).lower()
-        mig = ask(nvml.nvmlDeviceGetMigMode, handle)
+        mig = ask("nvmlDeviceGetMigMode", handle)
         return Gpu(
             uuid=uuid,
             vendor="nvidia",
             index=str(index),
-            model=_text(ask(nvml.nvmlDeviceGetName, handle)),
+            model=_text(ask("nvmlDeviceGetName", handle)),
             pci=bus[4:] if bus.startswith("00000000:") else bus,
             driver=self._driver,
             values=self._values(handle, uuid),
@@ -113,23 +116,21 @@ class Nvml:
 
     def _values(self, handle: Any, uuid: str) -> dict[str, float]:
         nvml, ask = self.library, self._ask
-        utilisation = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
-        memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
-        rows = ask(nvml.nvmlDeviceGetRemappedRows, handle) or (None,) * 4
-        reasons = ask(nvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
+        utilisation = ask("nvmlDeviceGetUtilizationRates", handle)
+        memory = ask("nvmlDeviceGetMemoryInfo", handle)
+        rows = ask("nvmlDeviceGetRemappedRows", handle) or (None,) * 4
+        reasons = ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
         if reasons is None:
-            reasons = ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
+            reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
         found: dict[str, float | None] = {
-            "power_watts": _scaled(ask(nvml.nvmlDeviceGetPowerUsage, handle), 0.001),
-            "power_limit_watts": _scaled(ask(nvml.nvmlDeviceGetEnforcedPowerLimit, handle), 0.001),
-            "energy_joules_total": _scaled(ask(nvml.nvmlDeviceGetTotalEnergyConsumption, handle), 0.001),
-            "sm_clock_hertz": _scaled(ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM), 1e6),
-            "memory_clock_hertz": _scaled(ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM), 1e6),
-            "sm_clock_max_hertz": _scaled(
-                ask(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM), 1e6
-            ),
+            "power_watts": _scaled(ask("nvmlDeviceGetPowerUsage", handle), 0.001),
+            "power_limit_watts": _scaled(ask("nvmlDeviceGetEnforcedPowerLimit", handle), 0.001),
+            "energy_joules_total": _scaled(ask("nvmlDeviceGetTotalEnergyConsumption", handle), 0.001),
+            "sm_clock_hertz": _scaled(ask("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM), 1e6),
+            "memory_clock_hertz": _scaled(ask("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_MEM), 1e6),
+            "sm_clock_max_hertz": _scaled(ask("nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM), 1e6),
             "temperature_celsius": _scaled(
-                ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU), 1.0
+                ask("nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU), 1.0
             ),
             "memory_temperature_celsius": self._memory_temperature(handle),
             "kernel_resident_ratio": _scaled(getattr(utilisation, "gpu", None), 0.01),
@@ -137,7 +138,7 @@ class Nvml:
             "memory_free_bytes": _scaled(getattr(memory, "free", None), 1.0),
             "memory_total_bytes": _scaled(getattr(memory, "total", None), 1.0),
             "clock_event_reasons": _scaled(reasons, 1.0),
-            "pcie_replay_total": _scaled(ask(nvml.nvmlDeviceGetPcieReplayCounter, handle), 1.0),
+            "pcie_replay_total": _scaled(ask("nvmlDeviceGetPcieReplayCounter", handle), 1.0),
             "ecc_corrected_volatile_total": self._ecc(handle, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
             "ecc_uncorrected_volatile_total": self._ecc(handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
             "remapped_rows_correctable_total": _scaled(rows[0], 1.0),
@@ -150,10 +151,10 @@ class Nvml:
 
     def _ecc(self, handle: Any, kind: int) -> float | None:
         nvml = self.library
-        return _scaled(self._ask(nvml.nvmlDeviceGetTotalEccErrors, handle, kind, nvml.NVML_VOLATILE_ECC), 1.0)
+        return _scaled(self._ask("nvmlDeviceGetTotalEccErrors", handle, kind, nvml.NVML_VOLATILE_ECC), 1.0)
 
     def _memory_temperature(self, handle: Any) -> float | None:
-        answers = self._ask(self.library.nvmlDeviceGetFieldValues, handle, [_MEMORY_TEMPERATURE])
+        answers = self._ask("nvmlDeviceGetFieldValues", handle, [_MEMORY_TEMPERATURE])
         if not answers or answers[0].nvmlReturn != 0:
             return None
         value = float(answers[0].value.uiVal)
@@ -162,14 +163,14 @@ class Nvml:
     def _activity(self, handle: Any, uuid: str) -> dict[str, float]:
         """GPM metrics between the last look and this one; empty at the first, and before Hopper."""
         nvml, ask = self.library, self._ask
-        support = ask(getattr(nvml, "nvmlGpmQueryDeviceSupport", _nothing), handle)
+        support = ask("nvmlGpmQueryDeviceSupport", handle)
         if not getattr(support, "isSupportedDevice", 0):
             return {}
-        sample = ask(nvml.nvmlGpmSampleAlloc)
+        sample = ask("nvmlGpmSampleAlloc")
         if sample is None:
             return {}
-        if ask(nvml.nvmlGpmSampleGet, handle, sample) is None:
-            ask(nvml.nvmlGpmSampleFree, sample)
+        if ask("nvmlGpmSampleGet", handle, sample) is None:
+            ask("nvmlGpmSampleFree", sample)
             return {}
         before = self._samples.get(uuid)
         self._samples[uuid] = sample
@@ -181,8 +182,8 @@ class Nvml:
         wanted.numMetrics = len(_GPM)
         for at, metric in enumerate(_GPM):
             wanted.metrics[at].metricId = metric
-        answered = ask(nvml.nvmlGpmMetricsGet, wanted)
-        ask(nvml.nvmlGpmSampleFree, before)
+        answered = ask("nvmlGpmMetricsGet", wanted)
+        ask("nvmlGpmSampleFree", before)
         if answered is None:
             return {}
         found: dict[str, float] = {}
@@ -191,10 +192,6 @@ class Nvml:
             if metric.nvmlReturn == 0 and 0 <= metric.value < 1e12:
                 found[signal] = metric.value * factor
         return found
-
-
-def _nothing(*_: Any) -> None:
-    return None
 
 
 def _scaled(value: Any, factor: float) -> float | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sidecar.publish.exposition import Family
+from sidecar.publish.gpu_catalog import GPU_METRICS
 
 BEGIN, END = "<!-- metrics:begin -->", "<!-- metrics:end -->"
 
@@ -285,6 +286,8 @@ METRICS: tuple[Metric, ...] = (
     Metric("process_resident_memory_bytes", "gauge", (), "Resident memory of the sidecar."),
     Metric("process_start_time_seconds", "gauge", (), "When the sidecar started, Unix time."),
     Metric("process_open_fds", "gauge", (), "Open files and sockets of the sidecar."),
+    # GPUs, where a source of them is set
+    *(Metric(*row) for row in GPU_METRICS),
 )
 
 BY_NAME = {metric.name: metric for metric in METRICS}

@@ -196,8 +196,8 @@ def _economics(page: dict[str, Family], found: Economics, window: str) -> None:
         ("all", found.usd_per_million, found.usd_per_million_busy),
         ("good", found.usd_per_million_good, found.usd_per_million_good_busy),
     ):
-        page["goodput_usd_per_million_tokens"].add(used, **at, tokens=tokens, basis="as_used")
-        page["goodput_usd_per_million_tokens"].add(busy, **at, tokens=tokens, basis="full_use")
+        page["goodput_usd_per_1m_tokens"].add(used, **at, tokens=tokens, basis="as_used")
+        page["goodput_usd_per_1m_tokens"].add(busy, **at, tokens=tokens, basis="full_use")
 
 
 def _use(page: dict[str, Family], use: Use) -> None:

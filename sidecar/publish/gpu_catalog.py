@@ -179,7 +179,7 @@ GPU_METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
         "Share of the time in which requests ran: the occupancy that cost is divided by.",
     ),
     (
-        "goodput_usd_per_million_tokens",
+        "goodput_usd_per_1m_tokens",
         "gauge",
         (*_WINDOW, "tokens", "basis"),
         "Cost per million output tokens, all or good; as used, and as it would be without idle time.",
