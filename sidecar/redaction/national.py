@@ -81,6 +81,7 @@ class NationalNumbers:
         self._parsed: list[Region] = []  # only the parser can tell
         self._rewriting: list[Region] = []  # a prefix is rewritten, as in Argentina's mobiles: here too
         self._set = re2.Set.FullMatchSet()
+        self._coded = re2.Set.FullMatchSet()
         for name in regions:
             metadata = PhoneMetadata.metadata_for_region(name)
             if metadata is None:
@@ -90,6 +91,7 @@ class NationalNumbers:
             lead = f"(?:{prefix}|{region.code})?" if prefix else f"(?:{region.code})?"
             try:
                 self._set.Add(f"{lead}(?:{region.valid})")
+                self._coded.Add(f"{region.code}(?:{region.valid})")
             except re2.error:  # a look-ahead, which RE2 has not
                 self._parsed.append(region)
                 continue
@@ -97,6 +99,11 @@ class NationalNumbers:
             if region.rewrites:
                 self._rewriting.append(region)
         self._set.Compile()
+        self._coded.Compile()
+
+    def international(self, digits: str) -> bool:
+        """Whether ``digits``, country code first, are a valid number of one of the regions."""
+        return bool(self._coded.Match(digits))
 
     def fitting(self, digits: str, *, thorough: bool = False) -> list[Region]:
         """Regions in which ``digits`` are a valid number, with or without trunk prefix or country code.

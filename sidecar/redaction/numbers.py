@@ -264,7 +264,7 @@ def _phone(candidate: _Candidate, digits: str, groups: list[tuple[int, int]]) ->
         opened -= 1
     trunk = text[slice(*groups[0])].startswith("00")
     if "+" in text[opened:start] or trunk:
-        found = _international(text, opened, end, digits, trunk, len(groups))
+        found = _international(candidate, opened, end, digits[2:] if trunk else digits, trunk, len(groups))
     else:
         found = _national_form(candidate, opened, end, digits, groups)
     if not found:
@@ -273,10 +273,17 @@ def _phone(candidate: _Candidate, digits: str, groups: list[tuple[int, int]]) ->
     return opened, extension.end() if extension else end, "PHONE"
 
 
-def _international(text: str, start: int, end: int, digits: str, trunk: bool, groups: int) -> bool:
+def _international(
+    candidate: _Candidate, start: int, end: int, digits: str, trunk: bool, groups: int
+) -> bool:
+    text = candidate.text
     if start > 0 and (text[start - 1].isalnum() or text[start - 1] in "=<>*/^"):
         return False  # arithmetic
-    number = _parsed("+" + (digits[2:] if trunk else digits), None) or _parsed(text[start:end], None)
+    if trunk and groups == 1 and not candidate.told_phone():
+        return False
+    if national_numbers(candidate.regions).international(digits):
+        return True  # the regions' own numbers cost no parsing
+    number = _parsed("+" + digits, None) or _parsed(text[start:end], None)
     if number is None:
         return False
     if groups > 1 and not trunk and phonenumbers.is_possible_number(number):
