@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from sidecar.errors import UserError
+from sidecar.publish.gpu_text import gpu_sentences
 
 _DEFAULT_ADMIN = "http://127.0.0.1:9090"
 
@@ -102,4 +103,4 @@ def sentences(status: dict[str, Any]) -> list[str]:
         if firing:
             pairs = ", ".join(f"{alert['long']} and {alert['short']}" for alert in firing)
             said.append(f"  The error budget burns too fast over {pairs}.")
-    return said
+    return said + gpu_sentences(status.get("gpu"))
