@@ -90,15 +90,16 @@ _SIZE, _DATA, _DATA_END, _TRAILER = range(4)
 _WHOLE_MAX = 4 * 1024
 
 
-class _WholeChunks(dict[int, bytes]):
+class _WholeChunks(dict[int, bytes | tuple[()]]):
     """Length of a piece that is exactly one chunk -> the size line it must begin with.
 
     A streaming server sends a token as one piece, which is one plain chunk; its length alone tells the only
-    size line it can have. So that case is decided by a look-up and two comparisons, without parsing.
+    size line it can have. So that case is decided by a look-up and two comparisons, without parsing. Where no
+    chunk has that length, or only a large one, it is the empty tuple: nothing starts with one of no lines.
     """
 
-    def __missing__(self, length: int) -> bytes:
-        line = b"\n"  # begins no chunk
+    def __missing__(self, length: int) -> bytes | tuple[()]:
+        line: bytes | tuple[()] = ()
         for digits in range(1, 5):
             size = length - digits - 4
             if size > 0 and len(b"%x" % size) == digits and length <= _WHOLE_MAX:

@@ -20,6 +20,8 @@ _REQUEST_LINE = re.compile(rb"([A-Z][A-Z\-]{0,31}) ([\x21-\x7e\x80-\xff]+) HTTP/
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) (\d{3})(?: [\t\x20-\x7e\x80-\xff]*)?")
 _LENGTH = re.compile(rb"\d{1,18}")
 
+_MAX_FIELDS = 1000  # parsing more would hold up everybody's streams
+_MAX_OPTIONS = 1024  # bytes of a list field that is taken apart here
 _NONE: list[bytes] = []
 
 
@@ -35,6 +37,10 @@ class Refused(Exception):
 
 def _bad(reason: str, message: str) -> Refused:
     return Refused(HTTPStatus.BAD_REQUEST, reason, message)
+
+
+def _too_large(message: str) -> Refused:
+    return Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "head_size", message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +104,9 @@ def parse_request(raw: bytes) -> Head:
     if b"#" in target:
         raise _bad("request_line", "a fragment in the request target")
     head = Head(raw, lines, names, fields, int(minor), method=method, target=target)
+    for name in (b"connection", b"upgrade", b"te"):
+        if sum(map(len, head.values(name))) > _MAX_OPTIONS:
+            raise _too_large(f"the field {name.decode()} is too long")
     hosts = head.values(b"host")
     if len(hosts) > 1 or (not hosts and head.minor == 1):
         raise _bad("host", "exactly one Host field is needed")
@@ -143,6 +152,8 @@ def response_body(head: Head, method: bytes) -> Body:
 
 def _lines(raw: bytes) -> tuple[list[bytes], list[bytes], dict[bytes, list[bytes]]]:
     lines = raw[:-4].split(b"\r\n")
+    if len(lines) > _MAX_FIELDS:
+        raise _too_large("too many header fields")
     names: list[bytes] = []
     fields: dict[bytes, list[bytes]] = {}
     for line in lines[1:]:

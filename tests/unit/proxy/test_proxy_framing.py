@@ -107,12 +107,33 @@ def test_the_length_of_a_whole_chunk_tells_its_size_line() -> None:
         assert (body.feed(coded), body.payload) == (len(coded), b"x" * size)
         assert body.between_chunks
     for length in range(7):  # shorter than any chunk with content, or the last chunk
-        assert WHOLE_CHUNKS[length] == (b"1\r\n" if length == 6 else b"\n")
+        assert WHOLE_CHUNKS[length] == (b"1\r\n" if length == 6 else ())
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=3), st.integers(0, 300) | st.integers(4000, 4200))
+def test_the_short_way_takes_nothing_that_the_long_way_refuses(begin: bytes, fill: int) -> None:
+    data = begin + b"x" * fill + b"\r\n"
+    short, long = ChunkedBody(), ChunkedBody()
+    try:
+        taken = short.feed(data), short.payload
+    except FramingError:
+        taken = None
+    try:  # cut, so that it is no whole chunk in one piece
+        first = long.feed(data[:1]) and long.payload
+        rest = long.feed(data[1:]), first + long.payload
+    except FramingError:
+        assert taken is None
+    else:
+        assert taken == (rest[0] + 1, rest[1])
 
 
 @pytest.mark.parametrize(
     "bad",
     [
+        b"\n\r\n",
+        b"\n" + b"x" * 18 + b"\r\n",  # no chunk is 21 bytes long
+        b"\n" + b"x" * 5000 + b"\r\n",
         b"0x5\r\nhello\r\n",
         b"+5\r\nhello\r\n",
         b"-5\r\nhello\r\n",
