@@ -29,7 +29,9 @@ class Server:
     """What the preflight found."""
 
     model: str
-    name: str  # "vLLM 0.32.0", or what is known of another OpenAI-compatible server
+    name: (
+        str  # "vLLM 0.32.0", "goodput simulator 0.1.0", or what is known of another OpenAI-compatible server
+    )
     calibration: Calibration
     max_model_len: int | None
 
@@ -106,12 +108,10 @@ class Preflight:
         """The server's name and version; never fails the check."""
         try:
             answer = self._client.get(f"{self._url}/version")
-            version = answer.json()["version"] if answer.status_code == 200 else None
-        except (httpx.HTTPError, ValueError, KeyError, TypeError):
-            version = None
-        if not isinstance(version, str):
-            return "OpenAI-compatible server, version unknown"
-        return version if " " in version else f"vLLM {version}"
+            said = answer.json() if answer.status_code == 200 else None
+        except (httpx.HTTPError, ValueError):
+            said = None
+        return server_name(said)
 
     def _probe(self, path: str, body: dict[str, Any]) -> None:
         try:
@@ -157,6 +157,19 @@ class Preflight:
                 return Calibration()
             samples.append((words, count))
         return fit(samples, "tokenize")
+
+
+def server_name(said: Any) -> str:
+    """Name and version from what ``/version`` answered (vLLM says only a version; our simulator gives itself
+    away, whatever version it pretends to).
+    """
+    version = said.get("version") if isinstance(said, dict) else None
+    simulator = said.get("simulator") if isinstance(said, dict) else None
+    if isinstance(simulator, str):
+        return f"goodput simulator {simulator}"
+    if not isinstance(version, str):
+        return "OpenAI-compatible server, version unknown"
+    return version if " " in version else f"vLLM {version}"
 
 
 def _reason(error: Exception) -> str:

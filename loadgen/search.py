@@ -80,13 +80,25 @@ class PeakSearch:
     """Ask which load to measure, tell what came of it, until ``ask`` returns ``None``.
 
     A load that was told as invalid is asked for once more and then left alone. ``max_levels`` bounds how many
-    levels are asked for in all. The caller spends time and may stop at any moment: ``result`` always stands.
+    levels are asked for in all, ``max_repeats`` how often one load is measured where noise hides which of two
+    is better (1: each load once). Neighbours closer than ``resolution`` (a share of the load) need no level
+    between them. The caller spends time and may stop at any moment: ``result`` always stands.
     """
 
-    def __init__(self, levels: Levels, *, whole: bool = True, max_levels: int = 40) -> None:
+    def __init__(
+        self,
+        levels: Levels,
+        *,
+        whole: bool = True,
+        max_levels: int = 40,
+        max_repeats: int = MAX_REPEATS,
+        resolution: float = RESOLUTION,
+    ) -> None:
         self._levels = levels
         self._whole = whole
         self._max_levels = max_levels
+        self._max_repeats = max_repeats
+        self._resolution = resolution
         self._grid = levels.grid
         self._told: list[LevelResult] = []
         self.stopped = ""  # why the search is over, for a person; empty while it goes on
@@ -197,12 +209,12 @@ class PeakSearch:
             p for p in curve if abs(curve.index(p) - at) <= 2 and p is not best and same_height(p, best)
         ]
         for point in sorted([best, *rivals], key=lambda p: (p.repeats, -p.goodput_rps)):
-            if rivals and point.repeats < MAX_REPEATS:
+            if rivals and point.repeats < self._max_repeats:
                 return point.load
         return None
 
     def _between(self, low: float, high: float) -> float | None:
-        if high - low <= max(RESOLUTION * high, 1.0 if self._whole else 0.0):
+        if high - low <= max(self._resolution * high, 1.0 if self._whole else 0.0):
             return None
         middle = math.sqrt(low * high)
         if not self._whole:

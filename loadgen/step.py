@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from loadgen.guards import Expectations, examine
+from loadgen.guards import Expectations, Finding, examine
 from loadgen.plan import LevelPlan, Measured
 from loadgen.results import LevelResult
 from loadgen.stats import Distribution, Started, batch_means_interval, closed_loop_interval, quantiles_of
@@ -74,8 +74,10 @@ def level_result(
     e2e = quantiles_of(r.e2e_ns for r in completed)
     in_flight = mean_in_flight(measured.records, window_ns)
     known_prompts = [r.prompt_tokens for r in completed if r.prompt_tokens is not None]
+    badput, untold = share_out_waiting(_badput(verdicts), measured.engine)
     findings = (
         *measured.findings,
+        *([untold] if untold is not None else []),
         *examine(
             load=plan.load,
             open_loop=plan.arrivals.open_loop,
@@ -103,7 +105,7 @@ def level_result(
         eligible=eligible,
         good=len(good),
         not_eligible=len(records) - eligible,
-        badput=_badput(verdicts),
+        badput=badput,
         errors=dict(Counter(r.error_kind.value for r in records if r.error_kind is not None)),
         goodput_rps=len(good) / window_s,
         goodput_ci_rps=_interval(plan, records, verdicts, (window_ns[0] / 1e9, window_ns[1] / 1e9)),
@@ -146,6 +148,30 @@ def _badput(verdicts: Sequence[Verdict]) -> dict[str, int]:
     return dict(
         Counter(v.bucket.value for v in verdicts if v.eligible and not v.good and v.bucket is not None)
     )
+
+
+def share_out_waiting(
+    badput: dict[str, int], engine: dict[str, float]
+) -> tuple[dict[str, int], Finding | None]:
+    """TTFT misses told apart into ``queue`` and ``prefill``, which a client cannot see by itself.
+
+    The judge counts them all as ``prefill``. Where the engine's own mean queue and prefill times over the
+    window are known, the misses are shared out in proportion to those (an estimate for the level as a whole,
+    not a verdict on each request); elsewhere a finding says that they cannot be told apart.
+    """
+    misses = badput.get("prefill", 0)
+    if not misses:
+        return badput, None
+    queue_s, prefill_s = engine.get("queue_mean_s"), engine.get("prefill_mean_s")
+    if queue_s is None or prefill_s is None or queue_s + prefill_s <= 0:
+        return badput, Finding(
+            "ttft_cause",
+            "TTFT misses are counted as prefill: the client cannot tell waiting from prefill, and the "
+            "server's metrics were not there to say",
+        )
+    queued = round(misses * queue_s / (queue_s + prefill_s))
+    shared = {**badput, "queue": badput.get("queue", 0) + queued, "prefill": misses - queued}
+    return {bucket: count for bucket, count in shared.items() if count}, None
 
 
 def _tokens(records: Iterable[RequestRecord]) -> int:

@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from sidecar.requests.slo import SloClass
-
 from loadgen import __version__
 from loadgen.arrivals import Arrivals
 from loadgen.guards import Expectations
@@ -22,6 +20,7 @@ from loadgen.results import LevelResult, SweepReport
 from loadgen.search import PeakSearch
 from loadgen.step import level_result
 from loadgen.workload.spec import Workload
+from sidecar.requests.slo import SloClass
 
 SHARES = (0.99, 0.95, 0.9)
 
@@ -162,17 +161,28 @@ class Sweep:
                 "machine": f"{platform.system()} {platform.machine()}",
                 "prompt_calibration": self._server.calibration.source,
                 "tokens_per_word": f"{self._server.calibration.per_word:.3f}",
+                "ttft_misses": "told apart into queue and prefill by the engine's mean times over "
+                "each window, an estimate for the level",
             },
         )
 
     @staticmethod
     def _flags(levels: tuple[LevelResult, ...]) -> tuple[str, ...]:
-        """What holds for the sweep as a whole: each kind of level flag once, with the loads it touched."""
+        """What holds for the sweep as a whole: each kind of level flag once, with the loads it touched, and
+        in its own words where they are the same everywhere.
+        """
         loads: dict[str, list[str]] = {}
+        words: dict[str, set[str]] = {}
         for level in levels:
             for flag in level.flags:
-                loads.setdefault(flag.partition(":")[0], []).append(f"{level.load:g}")
-        return tuple(f"{code} at load {', '.join(dict.fromkeys(at))}" for code, at in loads.items())
+                code, _, text = flag.partition(":")
+                loads.setdefault(code, []).append(f"{level.load:g}")
+                words.setdefault(code, set()).add(text)
+        return tuple(
+            f"{code} at load {', '.join(dict.fromkeys(at))}"
+            + (f":{next(iter(words[code]))}" if len(words[code]) == 1 else "")
+            for code, at in loads.items()
+        )
 
 
 def slo_json(slo: SloClass) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def add_parser(subparsers: Any) -> None:
     )
     options.add_access(parser)
     options.add_workload(parser)
-    options.add_measuring(parser, warmup_s=2.0, window_s=6.0)
+    options.add_measuring(parser, warmup_s=1.5, window_s=6.0)
     options.add_out(parser, "out/demo")
     parser.set_defaults(run=run, prompt_tokens=None, output_tokens=None)
 
@@ -59,7 +59,8 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the demo; statuses as of ``sweep``."""
     console = output()
-    search = PeakSearch(parse_levels(args.levels, whole=True))
+    # No repeats and a coarser grid: satisfied after about seven levels, within the time a demo may take.
+    search = PeakSearch(parse_levels(args.levels, whole=True), max_repeats=1, resolution=0.1)
     profile = None if args.attach else find_profile(args.profile, None)
     stated = not (args.prompt_tokens or args.output_tokens or args.slo)  # what the truth is stated for
     _fill_in(args, profile)

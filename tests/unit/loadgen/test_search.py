@@ -174,3 +174,13 @@ def test_the_number_of_levels_is_bounded() -> None:
     search = PeakSearch(parse_levels("1..1024", whole=True), max_levels=4)
     assert len(drive(search, lambda load: level(load, load))) == 4
     assert search.stopped == "the limit of 4 levels was reached"
+
+
+def test_without_repeats_each_load_is_asked_for_once_and_the_search_is_satisfied() -> None:
+    rng = random.Random(3)
+    shape = tent(17, 8.0)
+    search = PeakSearch(parse_levels("4..64", whole=True), max_repeats=1)
+    noisy = lambda load: level(load, shape(load) * rng.uniform(0.95, 1.05), ci=(0.0, 20.0))  # noqa: E731
+    asked = drive(search, noisy)
+    assert len(asked) == len(set(asked))
+    assert search.stopped == "complete"
