@@ -15,6 +15,8 @@ from sidecar.requests.recordio import NotARecord, from_json
 from sidecar.requests.records import RequestRecord
 from sidecar.requests.slo import SloClass, Tally, judge
 
+_MAX_LINE_BYTES = 64 * 1024 * 1024
+
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the subcommand."""
@@ -65,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         "without_times": untimed,
     }
     if args.json:
-        sys.stdout.write(json.dumps(told, ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(told) + "\n")
     else:
         sys.stdout.write(_render(told))
     return 0
@@ -74,8 +76,10 @@ def run(args: argparse.Namespace) -> int:
 def _records(name: str) -> Iterator[tuple[RequestRecord, bool]]:
     where = "standard input" if name == "-" else name
     try:
-        with sys.stdin.buffer if name == "-" else Path(name).open("rb") as lines:
-            for number, line in enumerate(lines, 1):
+        with sys.stdin.buffer if name == "-" else Path(name).open("rb") as file:
+            for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE_BYTES + 1), b""), 1):
+                if len(line) > _MAX_LINE_BYTES:
+                    raise UserError(f"{where}:{number}: is longer than 64 MiB; no record is")
                 if line.strip():
                     yield _record(line, f"{where}:{number}")
     except OSError as error:

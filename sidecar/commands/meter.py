@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         "cannot_tell": cannot_tell,
     }
     if args.json:
-        sys.stdout.write(json.dumps(told, ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(told) + "\n")
     else:
         sys.stdout.write(_render(record, capture.timed, slo, verdict, told))
     return 0

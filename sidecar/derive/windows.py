@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from sidecar.derive.loghist import LogHistogram
 from sidecar.requests.records import RequestRecord
-from sidecar.requests.slo import Verdict
+from sidecar.requests.slo import Verdict, why_not_eligible
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
@@ -109,7 +109,7 @@ def slot_of(record: RequestRecord, verdict: Verdict, deadlines_s: tuple[float, f
     if record.error_kind is not None:
         counts.errors[record.error_kind.value] = 1
     if not verdict.eligible:
-        counts.not_eligible[why_not_eligible(record, verdict)] = 1
+        counts.not_eligible[why_not_eligible(record)] = 1
     else:
         counts.eligible = 1
         if verdict.good:
@@ -128,13 +128,6 @@ def slot_of(record: RequestRecord, verdict: Verdict, deadlines_s: tuple[float, f
         slot.latencies["itl"] = LogHistogram()
         slot.latencies["itl"].add_all(record.gaps_ns)
     return slot
-
-
-def why_not_eligible(record: RequestRecord, verdict: Verdict) -> str:
-    """``unjudged``, ``client_fault`` or ``client_left``."""
-    if record.error_kind is not None and record.error_kind.value == "client":
-        return "client_fault"
-    return "unjudged" if not verdict.judged else "client_left"
 
 
 def fluidity(record: RequestRecord, first_s: float, each_s: float) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from sidecar.requests import tracks as tracks_
 from sidecar.requests.events import Facts, Usage
 from sidecar.requests.outcome import Ending, outcome_of
 from sidecar.requests.records import Api, End, RequestRecord
+from sidecar.requests.text import name_of
 from sidecar.requests.tracks import Room, Track
 
 _MAX_CHOICES = 256  # kept apart, or as many as the request asked for if that is more
@@ -40,7 +41,7 @@ class Answer:
     def __init__(self, api: Api, *, choices: int, model: str, capture: int, skip: int) -> None:
         self.api = api
         self.choices = choices
-        self.model = model
+        self.model = name_of(model)
         self.capture = capture
         self.skip = skip
         self.status: int | None = None
@@ -71,7 +72,9 @@ class Answer:
         if facts.error:
             self.error_event = True
         if facts.model and not self.model:
-            self.model = facts.model[:256]
+            self.model = facts.model
+        # Tokens told beside several choices are those of all of them, and so of none.
+        told = facts.usage.output if facts.usage is not None and len(facts.deltas) == 1 else None
         for delta in facts.deltas:
             track = self.tracks.get(delta.choice)
             if track is None:
@@ -88,8 +91,7 @@ class Answer:
                 if at_ns is not None:
                     if delta.answer and track.first_answer_ns is None:
                         track.first_answer_ns = at_ns
-                    tokens = facts.usage.output if facts.usage is not None else None
-                    self.mark(track, at_ns, -1 if tokens is None else tokens)
+                    self.mark(track, at_ns, -1 if told is None else told)
         if facts.usage is not None:
             self.merge(facts, whole=at_ns is None)
         if facts.end:
@@ -112,16 +114,11 @@ class Answer:
         if usage is None:
             return
         self._usage = Usage(
-            *(
-                before if now is None else now
-                for before, now in (
-                    (old.prompt, usage.prompt),
-                    (old.output, usage.output),
-                    (old.cached, usage.cached),
-                    (old.reasoning, usage.reasoning),
-                    (old.accepted, usage.accepted),
-                )
-            )
+            # What was read of the prompt never shrinks; some servers send 0 for it at the end.
+            prompt=max((n for n in (old.prompt, usage.prompt) if n is not None), default=None),
+            cached=max((n for n in (old.cached, usage.cached) if n is not None), default=None),
+            reasoning=old.reasoning if usage.reasoning is None else usage.reasoning,
+            accepted=old.accepted if usage.accepted is None else usage.accepted,
         )
         if usage.output is None:
             return

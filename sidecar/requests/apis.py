@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sidecar.requests.records import Api
+from sidecar.requests.text import name_of
 
 # The path's last segments, looked up longest first. Whatever stands before ``/v1`` is a prefix that a gateway
 # or an ingress put there. vLLM serves some of these without a version, and only those are taken without.
@@ -34,7 +35,7 @@ _BARE: dict[str, Api] = {
     "detokenize": Api.TOKENIZE,
 }
 _VERSION = re.compile(r"v\d+")
-_MAX_CHOICES = 4096
+_MAX_CHOICES = 65_536  # n times prompts; a server refuses fewer
 
 
 def api_of(method: str, path: str) -> Api:
@@ -71,7 +72,7 @@ class RequestFacts:
     choices: int  # n, times the prompts of a batch: how many choices the answer must finish
     include_usage: bool
     prompt_chars: int  # characters of text in the prompt, a stand-in for its length in tokens
-    echo: bool = False  # the prompt comes back before the generated text
+    echo: bool = False  # the prompt comes back before the generated text; of chat, its last message does
 
 
 _NOTHING = RequestFacts("", False, 1, False, 0)
@@ -87,7 +88,6 @@ def request_facts(api: Api, body: bytes) -> RequestFacts:
 
 
 def _facts(api: Api, body: dict[str, Any]) -> RequestFacts:
-    model = body.get("model")
     n = body.get("n")
     choices = n if isinstance(n, int) and not isinstance(n, bool) and n >= 1 else 1
     if api is Api.COMPLETIONS:
@@ -96,15 +96,24 @@ def _facts(api: Api, body: dict[str, Any]) -> RequestFacts:
         choices = 1
     options = body.get("stream_options")
     return RequestFacts(
-        model=model if isinstance(model, str) else "",
+        model=name_of(body.get("model")),
         stream=body.get("stream") is True,
         choices=min(choices, _MAX_CHOICES),
         include_usage=isinstance(options, dict) and options.get("include_usage") is True,
         prompt_chars=sum(
             _chars(body.get(key)) for key in ("messages", "prompt", "input", "system", "instructions")
         ),
-        echo=body.get("echo") is True,
+        echo=body.get("echo") is True and (api is not Api.CHAT or _echoes(body)),
     )
+
+
+def _echoes(body: dict[str, Any]) -> bool:
+    """vLLM sends the last message of a chat back only where the answer continues it: under the same role."""
+    messages = body.get("messages")
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    if not isinstance(last, dict) or not last.get("content"):
+        return False
+    return body.get("add_generation_prompt") is False or last.get("role") == "assistant"
 
 
 def _batch_size(prompt: Any) -> int:

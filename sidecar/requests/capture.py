@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import math
 import re
 import sys
 from dataclasses import dataclass, field
@@ -14,8 +13,10 @@ from typing import Any
 
 from sidecar.errors import UserError
 from sidecar.requests.records import Api, End
+from sidecar.requests.text import shown
 
 _MAX_BYTES = 256 * 1024 * 1024
+_MAX_S = 1e9
 # In generated text the quotes are escaped, so these are keys and values of the protocol itself.
 _TELLING = (
     (Api.RESPONSES, re.compile(rb'"type": ?"response\.|"object": ?"response"')),
@@ -79,7 +80,7 @@ def parse_capture(data: bytes, where: str) -> Capture:
             raise UserError(f'{at}: is no JSON object; each line should be {{"at_s": SECONDS, "data": TEXT}}')
         unknown = [key for key in entry if key not in _KEYS]
         if unknown:
-            raise UserError(f"{at}: {unknown[0]} is not known; known: {', '.join(_KEYS)}")
+            raise UserError(f"{at}: {shown(unknown[0])} is not known; known: {', '.join(_KEYS)}")
         at_ns = _at_ns(entry, at)
         if at_ns < last_ns:
             raise UserError(f"{at}: at_s is before that of the line above; times must not go back")
@@ -112,13 +113,10 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 def _at_ns(entry: dict[str, Any], at: str) -> int:
     value = entry.get("at_s")
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float))
-        or not math.isfinite(value)
-        or value < 0
-    ):
-        raise UserError(f"{at}: at_s must be seconds since the request, 0 or more, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _MAX_S:
+        raise UserError(
+            f"{at}: at_s must be seconds since the request, from 0 to {_MAX_S:.0e}, not {shown(value)}"
+        )
     return round(value * 1e9)
 
 
@@ -126,7 +124,7 @@ def _take(capture: Capture, entry: dict[str, Any], at_ns: int, at: str) -> None:
     if "status" in entry:
         status = entry["status"]
         if isinstance(status, bool) or not isinstance(status, int) or not 100 <= status <= 599:
-            raise UserError(f"{at}: status must be an HTTP status, not {status!r}")
+            raise UserError(f"{at}: status must be an HTTP status, not {shown(status)}")
         capture.status = status
     if "headers" in entry:
         headers = entry["headers"]
@@ -137,7 +135,7 @@ def _take(capture: Capture, entry: dict[str, Any], at_ns: int, at: str) -> None:
         try:
             capture.end = End(entry["end"])
         except ValueError:
-            raise UserError(f"{at}: end must be one of {', '.join(End)}, not {entry['end']!r}") from None
+            raise UserError(f"{at}: end must be one of {', '.join(End)}, not {shown(entry['end'])}") from None
     if "data" in entry and "data_b64" in entry:
         raise UserError(f"{at}: data and data_b64 both stand here; one is enough")
     if "data" in entry:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from sidecar.requests.records import Api
+from sidecar.requests.text import name_of
 
 
 class Unreadable(Exception):
@@ -78,7 +79,7 @@ def read_answer(api: Api, payload: Any) -> Facts:
     if api is Api.MESSAGES:
         text = "".join(_texts(body.get("content")))
         delta = Delta(output=bool(body.get("content")), text=text, finish=_finish(body.get("stop_reason")))
-        return Facts((delta,), _usage(body.get("usage")), model=_text(body.get("model")))
+        return Facts((delta,), _usage(body.get("usage")), model=name_of(body.get("model")))
     if api is Api.RESPONSES:
         return _responses_whole(body)
     return _NOTHING
@@ -100,7 +101,7 @@ def _choices(body: Mapping[str, Any], read: Any) -> Facts:
         if isinstance(index, bool) or not isinstance(index, int) or index < 0:
             raise Unreadable("a choice's index is not a whole number")
         deltas.append(read(index, entry, _finish(entry.get("finish_reason"))))
-    return Facts(tuple(deltas), _usage(body.get("usage")), model=_text(body.get("model")))
+    return Facts(tuple(deltas), _usage(body.get("usage")), model=name_of(body.get("model")))
 
 
 def _chat_delta(index: int, choice: Mapping[str, Any], finish: str | None) -> Delta:
@@ -168,7 +169,7 @@ def _messages_event(body: Mapping[str, Any]) -> Facts:
         usage = _usage(message.get("usage"))
         # The output tokens told here are those of the start, not a count of the answer.
         begun = None if usage is None else Usage(prompt=usage.prompt, cached=usage.cached)
-        return Facts((Delta(),), begun, model=_text(message.get("model")))
+        return Facts((Delta(),), begun, model=name_of(message.get("model")))
     if kind == "message_delta":
         finish = _finish(_mapping(body.get("delta"), "delta").get("stop_reason"))
         return Facts((Delta(finish=finish),), _usage(body.get("usage")))
@@ -195,7 +196,7 @@ def _responses_event(body: Mapping[str, Any]) -> Facts:
         return Facts(error=True, end=True)
     if kind == "response.created":
         response = body.get("response")
-        return Facts((Delta(),), model=_text(response.get("model")) if isinstance(response, dict) else "")
+        return Facts((Delta(),), model=name_of(response.get("model")) if isinstance(response, dict) else "")
     return _NOTHING
 
 
@@ -214,7 +215,7 @@ def _responses_whole(response: Mapping[str, Any]) -> Facts:
     ]
     delta = Delta(output=bool(response.get("output")), text="".join(texts), finish=finish)
     failed = status in ("failed", "cancelled") or bool(response.get("error"))
-    return Facts((delta,), _usage(response.get("usage")), failed, model=_text(response.get("model")))
+    return Facts((delta,), _usage(response.get("usage")), failed, model=name_of(response.get("model")))
 
 
 # --- small readers ---------------------------------------------------------
@@ -257,8 +258,7 @@ def _count(value: Any) -> int | None:
 
 
 def _finish(value: Any) -> str | None:
-    # Bounded, for it is kept and may become a label.
-    return value[:64] if isinstance(value, str) and value else None
+    return name_of(value, 64) or None
 
 
 def _mapping(value: Any, what: str) -> Mapping[str, Any]:

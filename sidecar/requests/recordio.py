@@ -13,12 +13,15 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from sidecar.requests.records import Api, ChoiceRecord, ErrorKind, Outcome, RequestRecord
+from sidecar.requests.text import shown, sound
 
 _TIMES = ("first_ns", "last_ns", "first_answer_ns", "scheduled_ns", "sent_ns", "queue_ns")
 _COUNTS = ("status", "output_tokens", "prompt_tokens", "cached_tokens", "reasoning_tokens", "accepted_tokens")
 _TEXTS = ("request_id", "path", "request_class")
 
 
+_MAX_WHOLE = 2**63  # what the meter itself can hold
+_MAX_CHARS = 4096
 _E = TypeVar("_E", bound=StrEnum)
 
 
@@ -80,14 +83,28 @@ def from_json(value: Any) -> tuple[RequestRecord, bool]:
         output_chunks=_int(value, "output_chunks") or 0,
         tokens_estimated=_flag(value, "tokens_estimated"),
         choices=choices,
-        gaps_ns=tuple(_whole(gap, "gaps_ns") for gap in _list(value, "gaps_ns")),
+        gaps_ns=tuple(_whole(gap, "gaps_ns", 0) for gap in _list(value, "gaps_ns")),
         retry_after_s=_number(value, "retry_after_s"),
         preemptions_rose=_flag(value, "preemptions_rose"),
         **rest,
     )
-    if timed and record.end_ns < record.start_ns:
-        raise NotARecord("end_ns must not be before start_ns")
+    if timed:
+        _in_order(record)
     return (record if timed else without_times(record)), timed
+
+
+def _in_order(record: RequestRecord) -> None:
+    """Times that no meter writes would be judged as if they were true."""
+    last = ("start_ns", record.start_ns)
+    for key, at_ns in (("first_ns", record.first_ns), ("last_ns", record.last_ns), ("end_ns", record.end_ns)):
+        if at_ns is None:
+            continue
+        if at_ns < last[1]:
+            raise NotARecord(f"{key} must not be before {last[0]}")
+        last = key, at_ns
+    for choice in record.choices:
+        if choice.first_ns is not None and choice.last_ns is not None and choice.last_ns < choice.first_ns:
+            raise NotARecord("a choice's last_ns must not be before its first_ns")
 
 
 def _choice(value: Any) -> ChoiceRecord:
@@ -109,33 +126,36 @@ def _enum(value: Mapping[str, Any], key: str, kind: type[_E]) -> _E:
     try:
         return kind(found)
     except ValueError:
-        raise NotARecord(f"{key} must be one of {', '.join(kind)}, not {found!r}") from None
+        raise NotARecord(f"{key} must be one of {', '.join(kind)}, not {shown(found)}") from None
 
 
-def _whole(found: Any, key: str) -> int:
-    if isinstance(found, bool) or not isinstance(found, int):
-        raise NotARecord(f"{key} must be whole nanoseconds or a whole count, not {found!r}")
+def _whole(found: Any, key: str, least: int) -> int:
+    if isinstance(found, bool) or not isinstance(found, int) or not least <= found < _MAX_WHOLE:
+        what = "" if least < 0 else ", 0 or more"
+        raise NotARecord(f"{key} must be whole nanoseconds or a whole count{what}, not {shown(found)}")
     return found
 
 
 def _int(value: Mapping[str, Any], key: str) -> int | None:
     found = value.get(key)
-    return None if found is None else _whole(found, key)
+    # A clock may count from anywhere; how many and how long may not be negative.
+    least = -_MAX_WHOLE if key.endswith("_ns") and key != "queue_ns" else 0
+    return None if found is None else _whole(found, key, least)
 
 
 def _number(value: Mapping[str, Any], key: str) -> float | None:
     found = value.get(key)
     if found is None:
         return None
-    if isinstance(found, bool) or not isinstance(found, (int, float)):
-        raise NotARecord(f"{key} must be a number, not {found!r}")
+    if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 <= found < _MAX_WHOLE:
+        raise NotARecord(f"{key} must be a number, 0 or more, not {shown(found)}")
     return float(found)
 
 
 def _flag(value: Mapping[str, Any], key: str) -> bool:
     found = value.get(key, False)
     if not isinstance(found, bool):
-        raise NotARecord(f"{key} must be true or false, not {found!r}")
+        raise NotARecord(f"{key} must be true or false, not {shown(found)}")
     return found
 
 
@@ -144,8 +164,8 @@ def _text(value: Mapping[str, Any], key: str) -> str:
     if found is None:
         return ""
     if not isinstance(found, str):
-        raise NotARecord(f"{key} must be a text, not {found!r}")
-    return found
+        raise NotARecord(f"{key} must be a text, not {shown(found)}")
+    return sound(found[:_MAX_CHARS])
 
 
 def _list(value: Mapping[str, Any], key: str) -> list[Any]:
@@ -153,7 +173,7 @@ def _list(value: Mapping[str, Any], key: str) -> list[Any]:
     if found is None:
         return []
     if not isinstance(found, list):
-        raise NotARecord(f"{key} must be a list, not {found!r}")
+        raise NotARecord(f"{key} must be a list, not {shown(found)}")
     return found
 
 

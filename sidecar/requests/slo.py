@@ -2,7 +2,7 @@
 
 from sidecar.requests.judge import DEFAULT_SLO, Bucket, SloClass, Verdict, judge, nearest_rank, stalls
 from sidecar.requests.slo_file import SloPolicy, SloRule, load_slo, parse_slo
-from sidecar.requests.tally import Tally
+from sidecar.requests.tally import Tally, why_not_eligible
 
 __all__ = [
     "DEFAULT_SLO",
@@ -17,4 +17,5 @@ __all__ = [
     "nearest_rank",
     "parse_slo",
     "stalls",
+    "why_not_eligible",
 ]

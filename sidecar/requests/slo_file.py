@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -16,11 +15,14 @@ import yaml
 from sidecar.errors import SettingsError
 from sidecar.requests.judge import DEFAULT_SLO, SloClass
 from sidecar.requests.records import RequestRecord
+from sidecar.requests.text import shown
 
 _BOUNDS = tuple(f.name for f in fields(SloClass) if f.name.endswith("_s"))
 _RULE_KEYS = ("class", "model", "request_class", "route")
 _TOP_KEYS = ("default", "classes", "rules")
 _DURATION = re.compile(r"([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*(us|ms|s|m)?")
+_MAX_S = 1e9  # thirty years: what is meant as no bound at all is written null
+_MAX_FILE_BYTES = 1024 * 1024
 _UNITS = {None: 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
 
 
@@ -89,6 +91,8 @@ def parse_slo(text: str, *, name: str = "default") -> SloClass:
         values[bound] = _seconds(value.strip(), f"--slo: {key.strip()}")
     if not values:
         raise SettingsError("--slo: no bound given; write for example ttft=0.5,tpot=0.05")
+    if "ttft_per_prompt_token_s" in values and "ttft_s" not in values:
+        raise SettingsError("--slo: ttft_per_prompt_token needs ttft beside it")
     return SloClass(name=name, **values)
 
 
@@ -96,7 +100,11 @@ def load_slo(path: str | Path) -> SloPolicy:
     """An SLO policy from a YAML file (configs/slo.yaml). Raises SettingsError with file, line and key."""
     where = str(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with Path(path).open("rb") as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
+        if len(data) > _MAX_FILE_BYTES:
+            raise SettingsError(f"{where}: is larger than 1 MiB; no file of SLO classes is")
+        text = data.decode("utf-8")
     except OSError as error:
         raise SettingsError(f"{where}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -109,6 +117,8 @@ def load_slo(path: str | Path) -> SloPolicy:
         raise SettingsError(
             f"{where}{line}: is not YAML: {getattr(error, 'problem', None) or error}"
         ) from error
+    except RecursionError:
+        raise SettingsError(f"{where}: is nested too deeply; it should hold classes and rules") from None
     if root is None:
         raise SettingsError(f"{where}: is empty; it should hold bounds, or classes and rules")
     return _Reader(where).policy(root)
@@ -234,9 +244,11 @@ def _bound_name(key: str) -> str | None:
 
 def _seconds(text: str, label: str) -> float:
     match = _DURATION.fullmatch(text)
-    value = float(match[1]) * _UNITS[match[2]] if match else math.nan
-    if not (math.isfinite(value) and value > 0):
-        raise SettingsError(f"{label} must be seconds above 0 (or with a unit, as 50ms), not {text!r}")
+    value = float(match[1]) * _UNITS[match[2]] if match else 0.0
+    if not 0 < value <= _MAX_S:
+        raise SettingsError(
+            f"{label} must be seconds above 0 (or with a unit: 50ms), at most {_MAX_S:g}, not {shown(text)}"
+        )
     return value
 
 

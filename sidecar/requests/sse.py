@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _BOM = b"\xef\xbb\xbf"
+_LINE_COST = 48  # of memory for each data line beside its bytes: short lines without end are bounded too
 DEFAULT_MAX_EVENT_BYTES = 2 * 1024 * 1024
 
 
@@ -33,7 +34,7 @@ class SseParser:
         self._max = max_event_bytes
         self._line = bytearray()  # the unfinished line
         self._data: list[bytes] = []
-        self._held = 0  # bytes in _data
+        self._held = 0  # bytes that _data takes
         self._name = b""
         self._oversize = False
         self._skip_lf = False
@@ -98,9 +99,9 @@ class SseParser:
                 self._dispatch(events)
             self._name = b""
             return
-        if line.startswith(b"data:"):
+        if line.startswith(b"data:") or line == b"data":
             value = line[6:] if line[5:6] == b" " else line[5:]
-            self._held += len(value)
+            self._held += len(value) + _LINE_COST
             if self._oversize or self._held > self._max:
                 self._oversize = True
                 self._data.clear()
@@ -109,8 +110,6 @@ class SseParser:
                 self._data.append(value)
         elif line.startswith(b"event:"):
             self._name = (line[7:] if line[6:7] == b" " else line[6:])[:128]
-        elif line == b"data":
-            self._data.append(b"")
         elif line == b"event":
             self._name = b""
         elif not line.startswith((b":", b"id", b"retry")):

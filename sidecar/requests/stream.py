@@ -177,6 +177,8 @@ class StreamMeter:
             if end is End.EOF:
                 self._close()
             self._read_usage()
+            if self._body is _Body.UNKNOWN and self._asked_stream:
+                self._answer.streamed = True  # no byte came to tell, and no content type
         except Exception as error:
             self._broken(error)
         return self._answer.record(
@@ -228,6 +230,8 @@ class StreamMeter:
                 self._answer.warn("body: too large to read, its tokens and finish reasons are unknown")
 
     def _piece(self, data: bytes, at_ns: int) -> None:
+        if self._done:
+            return  # the end came earlier in these bytes
         between = self._sse.idle
         if between:
             for shape in self._framed:
@@ -307,6 +311,9 @@ class StreamMeter:
         try:
             facts = self._read(event.name, data)
         except (ValueError, RecursionError):
+            if event.name == b"error":
+                self._answer.error_event = True  # whatever it says, and be it not JSON
+                return None
             self._fail(f"the event after {self._answer.output_chunks} output chunks is not JSON")
             return None
         except Unreadable as reason:

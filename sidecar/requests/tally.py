@@ -11,7 +11,7 @@ from sidecar.requests.records import ErrorKind, Outcome, RequestRecord
 # Why a request is not eligible
 LEFT_IN_TIME = "client_left"
 UNJUDGED = "unjudged"
-CLIENT_FAULT = "client_error"
+CLIENT_FAULT = "client_fault"
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class Tally:
         if record.error_kind is not None:
             self.errors[record.error_kind] += 1
         if not verdict.eligible:
-            self.not_eligible[_why(record)] += 1
+            self.not_eligible[why_not_eligible(record)] += 1
             return
         self.eligible += 1
         if verdict.good:
@@ -81,7 +81,8 @@ class Tally:
         return self.good_tokens / window_s
 
 
-def _why(record: RequestRecord) -> str:
+def why_not_eligible(record: RequestRecord) -> str:
+    """Why the judge did not count it: ``client_left``, ``client_fault`` or ``unjudged``."""
     if record.outcome is Outcome.CLIENT_LEFT:
         return LEFT_IN_TIME
     return CLIENT_FAULT if record.outcome is Outcome.ERROR else UNJUDGED

@@ -8,6 +8,7 @@ from itertools import accumulate
 from operator import sub
 
 from sidecar.requests.records import ChoiceRecord
+from sidecar.requests.text import sound
 
 # Times kept per stream (16 bytes each, with the tokens so far). No model writes that many in one answer; a
 # stream that goes on for ever must not take the sidecar's memory with it.
@@ -180,7 +181,7 @@ def choice_records(
             tokens=count,
             tokens_estimated=estimated or (count is not None and len(tracks) > 1 and counts is not told),
             finish_reason=track.finish,
-            text="".join(track.parts) if capture and track.parts else None,
+            text=sound("".join(track.parts)) if capture and track.parts else None,
         )
         for track, count in zip(tracks, counts, strict=True)
     )

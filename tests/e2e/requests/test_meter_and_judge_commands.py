@@ -147,9 +147,11 @@ def test_nothing_eligible_is_no_attainment(tmp_path: Path) -> None:
         ('{"at_s": 0.1, "data": "x"}\nnonsense\n', ":2: is no JSON object"),
         ('{"at_s": 0.1, "data": "x"}\n{"at_s": 0.05, "data": "y"}\n', ":2: at_s is before"),
         ('{"at_s": "soon", "data": "x"}\n', ":1: at_s must be seconds"),
+        ('{"at_s": 1e300, "data": "x"}\n', ":1: at_s must be seconds"),
+        ('{"at_s": 1' + "0" * 400 + ', "data": "x"}\n', ":1: at_s must be seconds"),
         ('{"at_s": 0.1, "data": 5}\n', ":1: data must be a text"),
         ('{"at_s": 0.1, "data_b64": "?"}\n', ":1: data_b64 must be base64"),
-        ('{"at_s": 0.1, "dat": "x"}\n', ":1: dat is not known"),
+        ('{"at_s": 0.1, "dat": "x"}\n', ":1: 'dat' is not known"),
         ('{"at_s": 0.1, "end": "later"}\n', ":1: end must be one of"),
         ('{"at_s": 0.1, "status": 42}\n', ":1: status must be"),
         ('{"at_s": 0.1, "headers": []}\n', ":1: headers must be"),
@@ -177,6 +179,23 @@ def test_mistakes_in_a_capture(
         ('{"api": "chat", "outcome": "completed", "start_ns": 5, "end_ns": 1}', "end_ns must not be before"),
         ('{"api": "chat", "outcome": "completed", "streamed": "yes"}', "streamed must be true or false"),
         ('{"api": "chat", "outcome": "completed", "choices": [3]}', "choices must be"),
+        ('{"api": ["chat"], "outcome": "completed"}', "api must be one of"),
+        ('{"api": "chat", "outcome": "completed", "output_tokens": -3}', "output_tokens must be whole"),
+        ('{"api": "chat", "outcome": "completed", "output_tokens": 1' + "0" * 400 + "}", "very many digits"),
+        (
+            '{"api": "chat", "outcome": "completed", "end_ns": 1' + "0" * 400 + ', "start_ns": 0}',
+            "end_ns must",
+        ),
+        ('{"api": "chat", "outcome": "completed", "gaps_ns": [-4]}', "gaps_ns must be whole"),
+        ('{"api": "chat", "outcome": "completed", "retry_after_s": NaN}', "retry_after_s must be a number"),
+        (
+            '{"api": "chat", "outcome": "completed", "start_ns": 5, "end_ns": 9, "first_ns": 4}',
+            "first_ns must not be before start_ns",
+        ),
+        (
+            '{"api": "chat", "outcome": "completed", "start_ns": 5, "end_ns": 9, "first_ns": 8, "last_ns":7}',
+            "last_ns must not be before first_ns",
+        ),
     ],
 )
 def test_mistakes_in_records(
@@ -200,3 +219,14 @@ def test_mistakes_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "did you mean ttft?" in complaint(capsys, "meter", file, "--slo", "ttfd=1")
     assert "cannot be read" in complaint(capsys, "judge", file, "--slo", tmp_path / "slo.yaml")
     assert "--window-s" in complaint(capsys, "judge", file, "--window-s", "-1")
+
+
+def test_what_no_encoder_takes_and_what_has_no_end_are_met(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "answer.json"
+    file.write_bytes(b'{"model":"\\ud800","choices":[{"message":{"content":"x"},"finish_reason":"stop"}]}')
+    assert told("meter", file)["record"]["model"] == "\ufffd"
+    assert b"\xef\xbf\xbd" in sidecar("meter", file).stdout
+    if Path("/dev/zero").exists():
+        assert "is longer than 64 MiB" in complaint(capsys, "judge", "/dev/zero")

@@ -101,12 +101,30 @@ def test_any_request_line_has_an_api(method: str, path: str) -> None:
             RequestFacts("", False, 1, False, 0),
         ),
         (Api.CHAT, {"n": True}, RequestFacts("", False, 1, False, 0)),
-        (Api.CHAT, {"n": 10**9}, RequestFacts("", False, 4096, False, 0)),
+        (Api.CHAT, {"n": 10**9}, RequestFacts("", False, 65_536, False, 0)),
+        (Api.CHAT, {"model": "\ud800" + "m" * 999}, RequestFacts("\ufffd" + "m" * 255, False, 1, False, 0)),
         (Api.CHAT, [1], RequestFacts("", False, 1, False, 0)),
     ],
 )
 def test_facts_of_a_body(api: Api, body: Any, facts: RequestFacts) -> None:
     assert request_facts(api, json.dumps(body).encode()) == facts
+
+
+@pytest.mark.parametrize(
+    ("last", "rest", "echo"),
+    [
+        ({"role": "user", "content": "a"}, {}, False),
+        ({"role": "assistant", "content": "a"}, {}, True),
+        ({"role": "assistant", "content": ""}, {}, False),
+        ({"role": "user", "content": "a"}, {"add_generation_prompt": False}, True),
+        ("a", {"add_generation_prompt": False}, False),
+    ],
+)
+def test_a_chat_is_echoed_only_where_the_answer_continues_its_last_message(
+    last: Any, rest: dict[str, Any], echo: bool
+) -> None:
+    body = {"echo": True, "messages": [{"role": "assistant", "content": "x"}, last], **rest}
+    assert request_facts(Api.CHAT, json.dumps(body).encode()).echo is echo
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff\xfe", b"{", b"[" * 100_000, b'{"n": 1' + b"0" * 9_000 + b"}"])

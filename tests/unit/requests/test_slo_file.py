@@ -102,6 +102,12 @@ def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SettingsError, match="is not UTF-8"):
         load_slo(tmp_path / "bytes.yaml")
+    (tmp_path / "deep.yaml").write_text("[" * 20_000)
+    with pytest.raises(SettingsError, match="nested too deeply"):
+        load_slo(tmp_path / "deep.yaml")
+    (tmp_path / "large.yaml").write_bytes(b"#" * 2_000_000)
+    with pytest.raises(SettingsError, match="larger than 1 MiB"):
+        load_slo(tmp_path / "large.yaml")
 
 
 def test_bounds_on_the_command_line() -> None:
@@ -120,6 +126,9 @@ def test_bounds_on_the_command_line() -> None:
         ("ttft=x", "must be seconds above 0"),
         ("ttft=0", "must be seconds above 0"),
         ("ttft=1h", "must be seconds above 0"),
+        ("ttft=1e300", "at most 1e+09"),
+        ("e2e=1e999", "at most 1e+09"),
+        ("ttft_per_prompt_token=0.001,tpot=1", "needs ttft beside it"),
     ],
 )
 def test_mistakes_on_the_command_line(text: str, says: str) -> None:
