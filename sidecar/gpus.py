@@ -56,26 +56,31 @@ class Gpus:
         from sidecar.gpu.energy import Work
 
         totals = [state.totals for state in self._live.sorted_classes()]
-        view = self._live.engine.view if self._live.engine is not None else None
-        running = view.total("running") if view is not None else None
+        running = self._running()
         return Work(
             tokens=float(sum(one.output_tokens for one in totals)),
             good_tokens=float(sum(one.good_tokens for one in totals)),
             busy=None if running is None else running > 0,
         )
 
+    def _running(self) -> float | None:
+        view = self._live.engine.view if self._live.engine is not None else None
+        return view.total("running") if view is not None else None
+
     def _event(self, event: Event) -> None:
+        running = self._running()
         _log.warning(
-            "%s %d (%s) on %s; advised: %s; containment: %s",
+            "%s %d (%s) on %s; advised: %s; containment: %s; %s requests were running",
             event.kind,
             event.code,
             event.advice.name,
             event.uuid or event.report.pci,
             event.advisory,
             event.advice.containment,
+            "an unknown number of" if running is None else f"{running:g}",
         )
         if self._sender is not None:
-            self._sender.put(event, time.time_ns())
+            self._sender.put(event, time.time_ns(), running)
 
 
 def gpus_of(settings: Settings, environ: Mapping[str, str], live: Live) -> Gpus | None:

@@ -41,8 +41,9 @@ _SEVERITY = {
 }
 
 
-def log_record(event: Event, wall_ns: int) -> LogRecord:
-    """One event as a log record, seen at ``wall_ns`` (Unix)."""
+def log_record(event: Event, wall_ns: int, running: float | None = None) -> LogRecord:
+    """One event as a log record, seen at ``wall_ns`` (Unix) while ``running`` requests were at work: how many
+    answers an uncontained error makes suspect."""
     report, advice = event.report, event.advice
     number, text = _SEVERITY[event.advisory]
     attributes: dict[str, Any] = {
@@ -58,6 +59,8 @@ def log_record(event: Event, wall_ns: int) -> LogRecord:
         "hw.parent": event.uuid or "",
         "gpu.pci.address": report.pci,
     }
+    if running is not None:
+        attributes["gpu.error.requests_running"] = int(running)
     if isinstance(report, Xid):
         attributes["process.executable.name"] = report.process or ""
         attributes["process.pid"] = report.pid if report.pid is not None else ""
@@ -96,10 +99,10 @@ class LogSender:
         self._thread = threading.Thread(target=self._run, name="gpu-logs", daemon=True)
         self._thread.start()
 
-    def put(self, event: Event, wall_ns: int) -> None:
+    def put(self, event: Event, wall_ns: int, running: float | None = None) -> None:
         """Queue one event; never blocks."""
         try:
-            self._waiting.put_nowait(log_record(event, wall_ns))
+            self._waiting.put_nowait(log_record(event, wall_ns, running))
         except queue.Full:
             self.dropped += 1
 

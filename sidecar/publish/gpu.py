@@ -259,7 +259,7 @@ def gpu_status(watch: GpuWatch, live: Live, now_ns: int) -> dict[str, Any]:
             for one in diagnoses
         ],
         "xids_watched": state.kernel_log_watched,
-        "events": list(_event_rows(state.incidents.events[-_SHOWN_EVENTS:])),
+        "events": list(_event_rows(state, state.incidents.events[-_SHOWN_EVENTS:])),
     }
 
 
@@ -281,7 +281,8 @@ def _gpu_status(state: GpuState, own: OwnGpu) -> dict[str, Any]:
     }
 
 
-def _event_rows(events: Iterable[Event]) -> Iterable[dict[str, Any]]:
+def _event_rows(state: GpuState, events: Iterable[Event]) -> Iterable[dict[str, Any]]:
+    boards = {own.gpu.uuid: own for own in state.owned.gpus}
     for event in events:
         yield {
             "kind": event.kind.lower(),
@@ -295,4 +296,19 @@ def _event_rows(events: Iterable[Event]) -> Iterable[dict[str, Any]]:
             "advisory": event.advisory,
             "advice": words(event.advisory),
             "look_beside": list(event.advice.look_beside),
+            "beside": _beside(boards.get(event.uuid or "")),
         }
+
+
+def _beside(own: OwnGpu | None) -> dict[str, Any]:
+    """What of it can be seen from here, now: memory repair and the driver's own word. ``None``: not known."""
+    values = own.values() if own is not None else {}
+    action = values.get("recovery_action")
+    return {
+        "row_remap_pending": values.get("row_remap_pending"),
+        "row_remap_failed": values.get("row_remap_failed"),
+        "ecc_uncorrected": values.get("ecc_uncorrected_volatile_total"),
+        "recovery_action": None
+        if action is None
+        else dcgm_fields().recovery_actions.get(int(action), "other"),
+    }

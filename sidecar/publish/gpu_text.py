@@ -31,6 +31,11 @@ def gpu_sentences(gpu: dict[str, Any] | None) -> list[str]:
         if one["look_beside"]:
             beside = ", ".join(word.replace("_", " ") for word in one["look_beside"])
             said.append(f"    Before anyone decides, look at: {beside}.")
+        known = [
+            f"{key.replace('_', ' ')} {value}" for key, value in one["beside"].items() if value is not None
+        ]
+        if known:
+            said.append(f"    Now on that GPU: {', '.join(known)}.")
     if not gpu["xids_watched"]:
         said.append("  The kernel log is not watched: no Xid shown does not mean that none happened.")
     said += [f"  {note}." for note in gpu["notes"]]

@@ -51,6 +51,9 @@ def test_every_event_becomes_a_record(event):
     assert record.severity_text in ("INFO", "WARN", "ERROR", "FATAL")
     assert python_value(record.body).startswith(f"{event.kind} {event.code}: ")
     assert "" not in attributes.values()
+    assert "gpu.error.requests_running" not in attributes
+    running = attributes_of(log_record(event, 123, 7.0).attributes)
+    assert running["gpu.error.requests_running"] == 7
 
 
 def test_trouble_that_may_pass_is_tried_again():

@@ -13,10 +13,12 @@ from sidecar.derive.live import Live
 from sidecar.engine.exposition import parse
 from sidecar.engine.mapping import map_page
 from sidecar.engine.scrape import EngineSnapshot
+from sidecar.gpu.dcgm import read_dcgm
 from sidecar.gpu.energy import Work
 from sidecar.gpu.ownership import Identity
 from sidecar.gpu.settings import GpuSettings, ModelCosts
 from sidecar.gpu.watch import GpuWatch
+from sidecar.gpu.xid import parse_line
 from sidecar.publish.catalog import BY_NAME
 from sidecar.publish.exposition import render
 from sidecar.publish.gpu import gpu_families, gpu_status
@@ -125,8 +127,6 @@ def test_profiling_that_stops_is_said():
     watch = watch_of("dcgm_h100x8_t0")
     assert watch.state.notes(0) == []
     lines = (FIXTURES / "dcgm_h100x8_t60.txt").read_text().splitlines(keepends=True)
-    from sidecar.gpu.dcgm import read_dcgm
-
     reading = read_dcgm(parse("".join(x for x in lines if "_PROF_" not in x).encode()))
     watch.state.take("dcgm", reading, 60 * S, 1_800_000_060)
     assert any("no longer measured" in note for note in watch.state.notes(60 * S))
@@ -200,6 +200,17 @@ def test_signals_for_the_diagnosis():
     assert (seen.running, seen.kv_usage, seen.preemptions) == (8, 0.4, 0)
     assert seen.prompt_share == pytest.approx(60 / 6060)
     assert [one.name for one in diagnose(seen)][:2] == ["straggler", "clocks_below_boost"]
+
+
+def test_an_event_stands_beside_memory_repair_and_the_drivers_word():
+    watch = watch_of("dcgm_xid")
+    watch.state.log_event(parse_line("NVRM: Xid (PCI:0000:1b:00): 94, pid=7, name=x, Contained"), 1.0)
+    (event,) = gpu_status(watch, live_of(), 0)["events"]
+    assert event["gpu"] == "GPU-8979b645-6bed-2307-b0b2-01b573053c67"
+    assert event["beside"]["row_remap_pending"] == 1
+    assert event["beside"]["recovery_action"] == "drain_and_reset"
+    assert event["beside"]["ecc_uncorrected"] is None
+    assert "row remap pending" in "".join(gpu_sentences(gpu_status(watch, live_of(), 0)))
 
 
 def test_nothing_watched_says_nothing():
