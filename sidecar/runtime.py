@@ -26,12 +26,13 @@ from sidecar.models import watch_models
 from sidecar.proxy.server import Proxy, ProxySettings
 from sidecar.publish.admin import Admin, Sources
 from sidecar.publish.exposition import Family
-from sidecar.publish.metrics import ProcessView, ProxyView, families
+from sidecar.publish.metrics import ProcessView, ProxyView, families_in_steps
 from sidecar.publish.push import pusher_of
-from sidecar.publish.status import scaling, status
+from sidecar.publish.status import scaling, status_in_steps
 from sidecar.requests.records import RequestRecord
 from sidecar.requests.slo import SloPolicy, load_slo, parse_slo
 from sidecar.scraping import scrape_settings_of
+from sidecar.slices import Steps
 from sidecar.tracing import tracing_of
 
 if TYPE_CHECKING:
@@ -101,9 +102,9 @@ class Runtime:
         )
         self.admin = Admin(sources, *settings.address("admin"))
         self.pusher = pusher_of(os.environ, self.pushed_families, began_wall_s=self.started_wall_s)
+        self._held = asyncio.Event()  # something waits to be judged
         self._poke_at_s: float | None = None
         self._poked_s = 0.0
-        self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
 
     async def run(self) -> None:
@@ -176,9 +177,9 @@ class Runtime:
         """Begin to drain."""
         self._stop.set()
 
-    def families(self) -> list[Family]:
+    def families(self) -> Steps[list[Family]]:
         """The metrics page now."""
-        return families(
+        return families_in_steps(
             self.live,
             time.monotonic_ns(),
             proxy=self._proxy_view(),
@@ -191,16 +192,17 @@ class Runtime:
             max_series=self.settings.max_series,
         )
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Steps[dict[str, Any]]:
         """The status now, as JSON values."""
         now_ns = time.monotonic_ns()
-        found = status(self.live, now_ns, time.time(), self._proxy_view())
+        found = yield from status_in_steps(self.live, now_ns, time.time(), self._proxy_view())
         found["gpu"] = self.gpus.status() if self.gpus is not None else None
         return found
 
-    def pushed_families(self) -> list[Family]:
+    def pushed_families(self) -> Steps[list[Family]]:
         """What the page holds but the gen_ai convention's metrics, which the span service pushes itself."""
-        return [family for family in self.families() if not family.name.startswith("gen_ai_")]
+        found = yield from self.families()
+        return [family for family in found if not family.name.startswith("gen_ai_")]
 
     def autoscale(self) -> Autoscale:
         """The autoscaler's signal now."""
@@ -219,9 +221,11 @@ class Runtime:
 
     def _on_record(self, record: RequestRecord) -> None:
         judged = self.live.add_record(record, time.monotonic_ns(), time.time())
-        if not judged and self._poke_at_s is None:
-            now_s = time.monotonic()
-            self._poke_at_s = max(now_s + _POKE_AFTER_S, self._poked_s + _POKE_GAP_S)
+        if not judged:
+            self._held.set()
+            if self._poke_at_s is None:
+                now_s = time.monotonic()
+                self._poke_at_s = max(now_s + _POKE_AFTER_S, self._poked_s + _POKE_GAP_S)
         self._judged(judged)
 
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
@@ -237,7 +241,9 @@ class Runtime:
                 _log.exception("a judged request could not be passed on")
 
     async def _tick(self) -> None:
+        # Only while something is held: a timer that always runs would be most of what idling costs.
         while True:
+            await self._held.wait()
             await asyncio.sleep(0.1)
             if self.live.judging.held:
                 self._judged(self.live.settle(time.monotonic_ns(), time.time()))
@@ -245,6 +251,8 @@ class Runtime:
                 self._poke_at_s, self._poked_s = None, time.monotonic()
                 if self.live.judging.held:
                     self._on_snapshot(await self.scraper.scrape_once())
+            if not self.live.judging.held and self._poke_at_s is None:
+                self._held.clear()
 
     def _proxy_view(self) -> ProxyView:
         proxy = self.proxy

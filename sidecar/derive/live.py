@@ -20,6 +20,7 @@ from sidecar.engine.scrape import EngineSnapshot
 from sidecar.engine.view import EngineView
 from sidecar.requests.records import RequestRecord
 from sidecar.requests.slo import SloClass, SloPolicy
+from sidecar.slices import Steps, at_once
 
 _MAX_CLASSES = 64  # (model, class) pairs; what comes after goes into the model label __other__
 _FROZEN_AFTER_S = 15.0
@@ -115,11 +116,16 @@ class Live:
 
     def overall(self, window: str, now_ns: int) -> Summary:
         """One window over all models and classes."""
+        return at_once(self.overall_in_steps(window, now_ns))
+
+    def overall_in_steps(self, window: str, now_ns: int) -> Steps[Summary]:
+        """The same, a class at a time."""
         whole = Slot()
         covered_s = 1.0
-        for state in self.classes.values():
+        for state in list(self.classes.values()):
             whole.merge(state.slot(window, now_ns))
             covered_s = max(covered_s, state.covered_s(window, now_ns))
+            yield
         return summarize(whole, window, covered_s)
 
     def recent(self, window: str, now_ns: int) -> tuple[Counts, float]:
@@ -133,10 +139,15 @@ class Live:
 
     def chart(self, now_ns: int) -> list[tuple[float, Counts]]:
         """(seconds ago, counts) for each half minute of the last hour in which something finished."""
+        return at_once(self.chart_in_steps(now_ns))
+
+    def chart_in_steps(self, now_ns: int) -> Steps[list[tuple[float, Counts]]]:
+        """The same, a class at a time."""
         merged: dict[float, Counts] = {}
-        for state in self.classes.values():
+        for state in list(self.classes.values()):
             for ago_s, counts in state.chart.by_slot(now_ns):
                 merged.setdefault(ago_s, Counts()).merge(counts)
+            yield
         return sorted(merged.items(), reverse=True)
 
     def engine_age_s(self, now_ns: int) -> float | None:

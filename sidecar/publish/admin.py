@@ -13,10 +13,12 @@ from aiohttp import web
 
 from sidecar.derive.autoscale import Autoscale
 from sidecar.errors import UserError
-from sidecar.publish.exposition import OPENMETRICS, TEXT, Family, accepts_openmetrics, render
+from sidecar.publish.exposition import OPENMETRICS, TEXT, Family, accepts_openmetrics, render_in_steps
+from sidecar.slices import Shared, Steps, in_slices
 
 _EVENT_EVERY_S = 2.0
 _MAX_WATCHERS = 16
+_PACK_ASIDE_BYTES = 32 * 1024  # bodies from here on are compressed in a thread
 _SECURITY = {
     # The page is one file: nothing else may load, whatever a label value tries.
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -28,10 +30,13 @@ _SECURITY = {
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where the answers come from; each is called when it is asked for."""
+    """Where the answers come from; each is called when it is asked for.
 
-    families: Callable[[], list[Family]]
-    status: Callable[[], dict[str, Any]]
+    The two that are work come in steps, so that requests passing by need not wait for a page.
+    """
+
+    families: Callable[[], Steps[list[Family]]]
+    status: Callable[[], Steps[dict[str, Any]]]
     autoscale: Callable[[], Autoscale]
     scaling: Callable[[], dict[str, Any]]  # what else /autoscale tells
     not_ready: Callable[[], str | None]  # None when ready, else one sentence
@@ -49,7 +54,9 @@ class Admin:
         self._watchers = 0
         self._closing = asyncio.Event()
         self._page = resources.files("sidecar.publish").joinpath("status.html").read_text("utf-8")
-        self._last: tuple[float, str] | None = None
+        self._pages = {True: Shared(), False: Shared()}  # by whether it is OpenMetrics
+        self._status = Shared()
+        self._last: tuple[float, bytes] | None = None
         self.port = 0
 
     async def start(self) -> None:
@@ -89,10 +96,20 @@ class Admin:
 
     async def _metrics(self, request: web.Request) -> web.Response:
         openmetrics = accepts_openmetrics(request.headers.get("Accept", ""))
-        body = render(self._sources.families(), openmetrics=openmetrics, created_s=self._sources.created_s)
-        response = web.Response(body=body, headers={"Content-Type": OPENMETRICS if openmetrics else TEXT})
+        body = await self._pages[openmetrics].get(lambda: self._rendered(openmetrics))
+        response = web.Response(
+            body=body,
+            headers={"Content-Type": OPENMETRICS if openmetrics else TEXT},
+            zlib_executor_size=_PACK_ASIDE_BYTES,
+        )
         response.enable_compression()
         return response
+
+    async def _rendered(self, openmetrics: bool) -> bytes:
+        found = await in_slices(self._sources.families())
+        return await in_slices(
+            render_in_steps(found, openmetrics=openmetrics, created_s=self._sources.created_s)
+        )
 
     async def _healthz(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -114,7 +131,7 @@ class Admin:
         return web.json_response(body, status=503 if found.saturation is None else 200)
 
     async def _goodput(self, _request: web.Request) -> web.Response:
-        return web.Response(text=self._status_text(), content_type="application/json")
+        return web.Response(body=await self._status_text(), content_type="application/json")
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         if self._watchers >= _MAX_WATCHERS:
@@ -130,7 +147,7 @@ class Admin:
         self._watchers += 1
         try:
             while not self._closing.is_set():
-                await response.write(f"data: {self._status_text()}\n\n".encode())
+                await response.write(b"data: " + await self._status_text() + b"\n\n")
                 try:
                     await asyncio.wait_for(self._closing.wait(), _EVENT_EVERY_S)
                 except TimeoutError:
@@ -141,12 +158,16 @@ class Admin:
             self._watchers -= 1
         return response
 
-    def _status_text(self) -> str:
+    async def _status_text(self) -> bytes:
         # Many watchers share one computation a second.
         now = asyncio.get_running_loop().time()
         if self._last is None or now - self._last[0] >= 1.0:
-            self._last = (now, json.dumps(self._sources.status(), allow_nan=False, ensure_ascii=True))
+            self._last = (now, await self._status.get(self._status_now))
         return self._last[1]
+
+    async def _status_now(self) -> bytes:
+        found = await in_slices(self._sources.status())
+        return json.dumps(found, allow_nan=False, ensure_ascii=True).encode("ascii")
 
 
 @web.middleware

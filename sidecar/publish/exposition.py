@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from sidecar.slices import Steps, at_once
+
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
@@ -64,16 +66,23 @@ def number(value: float) -> str:
 
 def render(families: Iterable[Family], *, openmetrics: bool, created_s: float | None = None) -> bytes:
     """The page as bytes, families without samples left out. ``created_s``: when counters began (Unix)."""
+    return at_once(render_in_steps(families, openmetrics=openmetrics, created_s=created_s))
+
+
+def render_in_steps(
+    families: Iterable[Family], *, openmetrics: bool, created_s: float | None = None
+) -> Steps[bytes]:
+    """The same, a sample at a time."""
     lines: list[str] = []
     for family in families:
         if family.samples:
-            _family(lines, family, openmetrics, created_s if openmetrics else None)
+            yield from _family(lines, family, openmetrics, created_s if openmetrics else None)
     if openmetrics:
         lines.append("# EOF")
     return ("\n".join(lines) + "\n").encode() if lines else b""
 
 
-def _family(lines: list[str], family: Family, openmetrics: bool, created_s: float | None) -> None:
+def _family(lines: list[str], family: Family, openmetrics: bool, created_s: float | None) -> Steps[None]:
     name = family.name
     kind = family.kind
     if openmetrics:
@@ -94,6 +103,7 @@ def _family(lines: list[str], family: Family, openmetrics: bool, created_s: floa
             lines.append(f"{family.name}{_labels(labels)} {number(value)}")
         if created_s is not None and kind in ("counter", "histogram"):
             lines.append(f"{name}_created{_labels(labels)} {number(created_s)}")
+        yield
 
 
 def _histogram(lines: list[str], name: str, labels: Labels, value: Buckets, openmetrics: bool) -> None:

@@ -19,6 +19,7 @@ from sidecar.publish.budget import DEFAULT_MAX_SERIES, keep_within
 from sidecar.publish.catalog import METRICS
 from sidecar.publish.exposition import Buckets, Exemplar, Family
 from sidecar.requests.slo import Bucket, SloClass
+from sidecar.slices import Steps, at_once
 
 _ENGINE_SIGNALS = {
     "running": "goodput_engine_running_requests",
@@ -76,13 +77,32 @@ def families(
 ) -> list[Family]:
     """The whole page, in the catalogue's order, then what ``more`` brings beyond the catalogue. At most
     ``max_series`` time series, unless the budget is too small for goodput itself."""
+    return at_once(
+        families_in_steps(
+            live, now_ns, proxy=proxy, scrapes=scrapes, process=process, more=more, max_series=max_series
+        )
+    )
+
+
+def families_in_steps(
+    live: Live,
+    now_ns: int,
+    *,
+    proxy: ProxyView | None = None,
+    scrapes: ScrapeStats | None = None,
+    process: ProcessView | None = None,
+    more: Iterable[Family] = (),
+    max_series: int = DEFAULT_MAX_SERIES,
+) -> Steps[list[Family]]:
+    """The same, a class or a family at a time: what belongs together is taken in one step."""
     page = {metric.name: metric.family() for metric in METRICS}
     for state in live.sorted_classes():
         _class(page, state, now_ns)
+        yield
     _slo(page, live.slos, live.objective)
     _autoscale(page, live, now_ns, proxy)
-    _engine(page, live, now_ns, scrapes)
-    _bounds(page, live, now_ns)
+    yield from _engine(page, live, now_ns, scrapes)
+    yield from _bounds(page, live, now_ns)
     _self(page, live, proxy, process)
     for family in more:
         # What the catalogue knows takes its HELP and TYPE from there; other conventions bring their own.
@@ -148,7 +168,7 @@ def _autoscale(page: dict[str, Family], live: Live, now_ns: int, proxy: ProxyVie
         page["goodput_peak_load_requests"].add(live.capacity.peak_load)
 
 
-def _engine(page: dict[str, Family], live: Live, now_ns: int, scrapes: ScrapeStats | None) -> None:
+def _engine(page: dict[str, Family], live: Live, now_ns: int, scrapes: ScrapeStats | None) -> Steps[None]:
     engine = live.engine
     page["goodput_engine_up"].add(1 if engine is not None and engine.up else 0)
     if engine is None:
@@ -170,22 +190,23 @@ def _engine(page: dict[str, Family], live: Live, now_ns: int, scrapes: ScrapeSta
         return
     page["goodput_engine_info"].add(1, server=view.server or "unknown", version=view.version or "unknown")
     page["goodput_engine_unmapped_families"].add(len(view.unmapped))
-    _signals(page, view)
+    yield from _signals(page, view)
     _adapters(page, live.models, view)
 
 
-def _bounds(page: dict[str, Family], live: Live, now_ns: int) -> None:
+def _bounds(page: dict[str, Family], live: Live, now_ns: int) -> Steps[None]:
     for slo in live.slos:
         found = attainment_bounds(live.watch.history, slo, now_ns)
         if found is not None:
             page["goodput_engine_attainment_low_ratio"].add(found.share_low, **{"class": slo.name})
             page["goodput_engine_attainment_high_ratio"].add(found.share_high, **{"class": slo.name})
+        yield
     outcomes = live.self_check.outcomes
     for result in ("inside", "outside", "not_comparable"):
         page["goodput_self_checks_total"].add(getattr(outcomes, result), result=result)
 
 
-def _signals(page: dict[str, Family], view: EngineView) -> None:
+def _signals(page: dict[str, Family], view: EngineView) -> Steps[None]:
     # Of many engines with many models each, the product counts, so pairs are bounded and not each alone.
     pairs, reasons = Bounded(_MAX_PAIRS), Bounded(16)
 
@@ -210,6 +231,7 @@ def _signals(page: dict[str, Family], view: EngineView) -> None:
             # What was folded into one label value is joined: a page must not hold a series twice.
             share = signal.combine == "share"
             page[family].add(sum(parts) / len(parts) if share else sum(parts), **dict(key))
+        yield
     for name, family in _ENGINE_HISTOGRAMS.items():
         found = view.histograms.get(name)
         if found is None:
@@ -222,6 +244,7 @@ def _signals(page: dict[str, Family], view: EngineView) -> None:
             if whole is not None:
                 edges = [edge for edge in whole.edges if edge != float("inf")]
                 page[family].add(Buckets(edges, whole.cumulative, whole.sum), **dict(key))
+            yield
 
 
 def _adapters(page: dict[str, Family], names: ModelNames, view: EngineView) -> None:

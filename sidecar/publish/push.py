@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.errors import SettingsError
 from sidecar.publish.exposition import Family
+from sidecar.slices import Steps, in_slices
 
 if TYPE_CHECKING:
     from sidecar.spans.transport import Transport
@@ -18,7 +19,7 @@ _DEFAULT_INTERVAL_MS = 60_000.0
 
 
 class MetricsPusher:
-    """``families`` is called on the event loop; sending happens in a thread.
+    """``families`` is called on the event loop, in steps; the message is made and sent in a thread.
 
     A lost message costs resolution, not counts, for all sums are cumulative: none is sent twice. ``sent`` and
     ``lost`` (by reason) count messages.
@@ -27,7 +28,7 @@ class MetricsPusher:
     def __init__(
         self,
         transport: Transport,
-        families: Callable[[], list[Family]],
+        families: Callable[[], Steps[list[Family]]],
         *,
         resource: Mapping[str, str],
         began_wall_s: float,
@@ -56,13 +57,16 @@ class MetricsPusher:
         from sidecar.spans.transport import Undelivered
 
         try:
-            message = request(
-                self._families(),
-                resource=self._resource,
-                began_unix_ns=self._began_unix_ns,
-                now_unix_ns=time.time_ns(),
-            )
-            await asyncio.to_thread(self._transport.send, message.SerializeToString())
+            now_ns = time.time_ns()
+            found = await in_slices(self._families())
+
+            def send() -> None:
+                message = request(
+                    found, resource=self._resource, began_unix_ns=self._began_unix_ns, now_unix_ns=now_ns
+                )
+                self._transport.send(message.SerializeToString())
+
+            await asyncio.to_thread(send)
             self.sent += 1
         except Undelivered:
             self.lost["undelivered"] += 1
@@ -71,7 +75,7 @@ class MetricsPusher:
 
 
 def pusher_of(
-    environ: Mapping[str, str], families: Callable[[], list[Family]], *, began_wall_s: float
+    environ: Mapping[str, str], families: Callable[[], Steps[list[Family]]], *, began_wall_s: float
 ) -> MetricsPusher | None:
     """The pusher that OTEL_METRICS_EXPORTER=otlp or the metrics' own endpoint asks for, or ``None``.
 

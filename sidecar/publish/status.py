@@ -9,11 +9,13 @@ from typing import Any
 from sidecar import __version__
 from sidecar.derive.budget import BURN_WINDOWS_S, PAIRS, capped
 from sidecar.derive.classes import CHART, ClassState
+from sidecar.derive.evidence import Evidence
 from sidecar.derive.live import Live
 from sidecar.derive.selfcheck import attainment_bounds
 from sidecar.derive.why import Bounds, Scene, explain, headline
 from sidecar.derive.windows import WINDOWS, Counts, Summary, summarize
 from sidecar.publish.metrics import SLO_BOUNDS, ProxyView
+from sidecar.slices import Steps, at_once
 
 FORMAT = 1
 EXPLAINED_WINDOW = "5m"
@@ -22,10 +24,29 @@ MAX_CLASSES = 12  # shown one by one, the busiest; all others only count in the 
 
 def status(live: Live, now_ns: int, wall_s: float, proxy: ProxyView | None = None) -> dict[str, Any]:
     """Everything, as JSON values. Unknown is ``None``; there is no NaN in it."""
+    return at_once(status_in_steps(live, now_ns, wall_s, proxy))
+
+
+def status_in_steps(
+    live: Live, now_ns: int, wall_s: float, proxy: ProxyView | None = None
+) -> Steps[dict[str, Any]]:
+    """The same, a class or a window at a time."""
     autoscale = live.autoscale(now_ns, proxy.in_flight if proxy is not None else None)
-    busiest = sorted(live.sorted_classes(), key=lambda state: -state.rings["1h"].counts(now_ns).eligible)[
-        :MAX_CLASSES
-    ]
+    load: dict[tuple[str, str], int] = {}
+    for state in live.sorted_classes():
+        load[(state.model, state.name)] = state.rings["1h"].counts(now_ns).eligible
+        yield
+    busiest = sorted(sorted(load, key=lambda key: -load[key])[:MAX_CLASSES])
+    overall = {}
+    for spec in WINDOWS:
+        overall[spec.name] = _summary((yield from live.overall_in_steps(spec.name, now_ns)))
+    evidence = live.watch.evidence(now_ns)
+    classes = []
+    for key in busiest:
+        one = yield from _class(live, live.classes[key], evidence, now_ns)
+        classes.append(_finite(one))
+        yield
+    points = yield from live.chart_in_steps(now_ns)
     whole: dict[str, Any] = {
         "format": FORMAT,
         "version": __version__,
@@ -46,14 +67,13 @@ def status(live: Live, now_ns: int, wall_s: float, proxy: ProxyView | None = Non
             "source": autoscale.source,
             "reason": autoscale.reason,
         },
-        "overall": {spec.name: _summary(live.overall(spec.name, now_ns)) for spec in WINDOWS},
-        "classes": [
-            _class(live, state, now_ns) for state in sorted(busiest, key=lambda one: (one.model, one.name))
-        ],
-        "classes_left_out": len(live.classes) - len(busiest),
-        "chart": {"slot_s": CHART.slot_s, "points": _points(live.chart(now_ns))},
+        "overall": overall,
+        "classes_left_out": len(load) - len(busiest),
+        "chart": {"slot_s": CHART.slot_s, "points": _points(points)},
     }
-    return _finite(whole)  # type: ignore[no-any-return]
+    whole = _finite(whole)
+    whole["classes"] = classes
+    return whole
 
 
 def scaling(live: Live, now_ns: int) -> dict[str, Any]:
@@ -99,21 +119,23 @@ def _summary(summary: Summary) -> dict[str, Any]:
     }
 
 
-def _class(live: Live, state: ClassState, now_ns: int) -> dict[str, Any]:
+def _class(live: Live, state: ClassState, evidence: Evidence, now_ns: int) -> Steps[dict[str, Any]]:
     now_s = now_ns / 1e9
     bounds = {name: getattr(state.slo, name) for name in SLO_BOUNDS}
-    summaries = {
-        spec.name: summarize(state.slot(spec.name, now_ns), spec.name, state.covered_s(spec.name, now_ns))
-        for spec in WINDOWS
-    }
+    summaries = {}
+    for spec in WINDOWS:
+        covered_s = state.covered_s(spec.name, now_ns)
+        summaries[spec.name] = summarize(state.slot(spec.name, now_ns), spec.name, covered_s)
+        yield
     explained = summaries[EXPLAINED_WINDOW]
     scene = Scene(
         explained,
-        live.watch.evidence(now_ns),
+        evidence,
         Bounds(bounds["ttft_s"], bounds["tpot_s"], bounds["e2e_s"]),
         live.capacity.peak_load if live.capacity else None,
     )
     findings = explain(scene)
+    firing = state.budget.firing(now_s)
     return {
         "model": state.model,
         "class": state.name,
@@ -131,7 +153,7 @@ def _class(live: Live, state: ClassState, now_ns: int) -> dict[str, Any]:
                     "short": pair.short,
                     "threshold": capped(pair.threshold, state.objective),
                     "severity": pair.severity,
-                    "firing": pair in state.budget.firing(now_s),
+                    "firing": pair in firing,
                 }
                 for pair in PAIRS
             ],

@@ -82,7 +82,7 @@ def test_without_an_upstream_all_three_ways_are_said() -> None:
     st.sampled_from(sorted(KEYS)),
     st.one_of(st.none(), st.booleans(), st.floats(), st.text(), st.lists(st.text())),
 )
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 def test_any_value_is_taken_or_refused_in_one_line(key: str, value: Any) -> None:
     said = ""
     try:

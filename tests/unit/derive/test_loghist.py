@@ -13,7 +13,7 @@ durations = st.integers(0, 40_000_000_000_000)
 
 
 @given(durations)
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_a_bucket_holds_its_value_to_within_two_percent(value: int) -> None:
     bucket = bucket_of(value)
     if value < 30_000_000_000_000:
@@ -22,13 +22,13 @@ def test_a_bucket_holds_its_value_to_within_two_percent(value: int) -> None:
 
 
 @given(st.lists(durations, min_size=2, max_size=50))
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 def test_buckets_keep_the_order(values: list[int]) -> None:
     assert [bucket_of(v) for v in sorted(values)] == sorted(bucket_of(v) for v in values)
 
 
 @given(st.lists(st.integers(1_000, 10**12), min_size=1, max_size=60), st.sampled_from([0.5, 0.9, 0.99]))
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 def test_quantiles_are_the_nearest_rank(values: list[int], share: float) -> None:
     histogram = LogHistogram()
     for value in values:
@@ -40,7 +40,7 @@ def test_quantiles_are_the_nearest_rank(values: list[int], share: float) -> None
 
 
 @given(st.lists(durations, max_size=40), st.lists(durations, max_size=40))
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 def test_merging_is_the_same_as_counting_together(left: list[int], right: list[int]) -> None:
     a, b, both = LogHistogram(), LogHistogram(), LogHistogram()
     for values, histogram in ((left, a), (right, b), (left + right, both)):
@@ -67,7 +67,7 @@ def test_slo_bounds_become_edges_once_and_in_order() -> None:
 
 
 @given(st.lists(durations, max_size=60))
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 def test_counting_many_at_once_is_the_same(values: list[int]) -> None:
     one_by_one, at_once = LogHistogram(), LogHistogram()
     single, many = EdgeHistogram((0.001, 0.1, 5.0)), EdgeHistogram((0.001, 0.1, 5.0))

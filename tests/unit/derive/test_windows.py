@@ -28,7 +28,7 @@ def test_a_request_leaves_a_window_after_its_length() -> None:
     st.lists(st.tuples(st.integers(0, 4000), st.booleans()), max_size=60),
     st.sampled_from(WINDOWS),
 )
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_a_window_never_reaches_back_beyond_its_length(
     events: list[tuple[int, bool]], spec: WindowSpec
 ) -> None:
@@ -86,7 +86,7 @@ def test_fluidity_passes_slack_on_and_a_late_token_resets_it() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 700), st.integers(0, 20)), min_size=1, max_size=40))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_reading_often_changes_nothing(events: list[tuple[int, int]]) -> None:
     # Requests may come late, into a slot that is over: they were held for a scrape.
     read, unread = Ring(WINDOWS[2]), Ring(WINDOWS[2])

@@ -168,7 +168,7 @@ def test_promtool_has_nothing_to_say() -> None:
 
 
 @given(st.text(max_size=30), st.floats(allow_nan=True))
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 def test_any_label_and_number_survives(value: str, figure: float) -> None:
     family = Family("goodput_saturation", "gauge", 'a "help" with \\ and\nnewline')
     family.add(figure, model=value)
