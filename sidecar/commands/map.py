@@ -62,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _views(sources: list[Source], args: argparse.Namespace) -> list[tuple[int, EngineView]]:
+    if args.scrapes < 1:
+        raise UserError(f"--scrapes {args.scrapes}: must be at least 1")
     if args.scrapes > 1:
         return _scrapes(sources, args)
     if len(sources) > 1:
@@ -82,8 +84,8 @@ def _views(sources: list[Source], args: argparse.Namespace) -> list[tuple[int, E
 def _scrapes(sources: list[Source], args: argparse.Namespace) -> list[tuple[int, EngineView]]:
     if len(sources) != 1 or not sources[0].is_url:
         raise UserError("--scrapes needs exactly one URL")
-    if args.every_s <= 0 or args.scrapes > 10_000:
-        raise UserError("--every-s must be above 0 and --scrapes at most 10000")
+    if not 0 < args.every_s <= 86_400 or args.scrapes > 10_000:
+        raise UserError("--every-s must be above 0 and at most 86400, --scrapes at most 10000")
     views: list[tuple[int, EngineView]] = []
     due = time.monotonic()
     for left in range(args.scrapes, 0, -1):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sidecar.engine.catalog import Catalog, Deprecation, Name, SignalSpec, Version, parse_version
 from sidecar.engine.view import Missing, Notice
 
+_OF_ANY_PYTHON_SERVER = ("http_", "process_", "python_")
 _ELSE_ZERO = "values only with"
 
 
@@ -22,8 +23,9 @@ def advise(
     """Core signals the page lacks, each with the likely cause; further ones that a setting would bring; and
     notices for the whole page. ``idle``: signals that are mapped and stand at 0."""
     notices: list[Notice] = []
-    if not recognised:
-        notices.append(_nothing_known(on_page))
+    nothing = None if recognised else _nothing_known(on_page)
+    if nothing is not None:
+        notices.append(nothing)
     elif not mapped:
         notices.append(Notice("no_signals", "the page has none of the signals that can be mapped"))
     if openmetrics and catalog.server == "vllm" and recognised:
@@ -39,7 +41,7 @@ def advise(
         if family is not None:
             notices.append(Notice("deprecated", _deprecation(family)))
     missing = tuple(
-        Missing(spec.name, _why(spec, catalog, version, generation, recognised))
+        Missing(spec.name, _why(spec, catalog, version, generation) if nothing is None else nothing.text)
         for spec in catalog.signals
         if spec.core and spec.name not in mapped
     )
@@ -72,7 +74,9 @@ def _by_a_setting(
 def _nothing_known(on_page: frozenset[str]) -> Notice:
     if not on_page:
         return Notice("empty_page", "the page has no samples: nothing is known of the engine")
-    if any(name.startswith(("http_request", "process_", "python_")) for name in on_page):
+    if any(name.startswith("goodput_engine_") for name in on_page):
+        return Notice("own_page", "this is a sidecar's own page: the engine's is at the sidecar's upstream")
+    if all(name.startswith(_OF_ANY_PYTHON_SERVER) for name in on_page):
         return Notice(
             "log_stats_disabled",
             "only process and HTTP metrics: the engine was likely started with --disable-log-stats",
@@ -96,9 +100,7 @@ def _deprecation(what: Deprecation) -> str:
     return ", ".join(parts)
 
 
-def _why(spec: SignalSpec, catalog: Catalog, version: str | None, generation: str, recognised: bool) -> str:
-    if not recognised:
-        return "no family of this server is on the page (with vLLM: is --disable-log-stats set?)"
+def _why(spec: SignalSpec, catalog: Catalog, version: str | None, generation: str) -> str:
     release = parse_version(version)
     if not spec.names:
         return f"{catalog.server} does not have it ({spec.meaning})"

@@ -84,7 +84,7 @@ def render(told: Mapping[str, Any], *, everything: bool = False) -> str:
     if told.get("goodput") is not None:
         parts.append(_bounds_text(told["goodput"]))
     parts += _block("will break you", told["deprecations"])
-    parts += _block("missing", [f"{m['signal']}: {m['why']}" for m in told["missing"]])
+    parts += _block("missing", _by_reason(told["missing"]))
     parts += _block("more with a setting", [f"{m['signal']}: {m['why']}" for m in told["by_a_setting"]])
     parts += _block("notice", [notice["text"] for notice in told["notices"]])
     parts += _block("worth knowing", told["caveats"])
@@ -255,6 +255,14 @@ def _bounds_text(goodput: Mapping[str, Any]) -> str:
     if goodput["rps"] is not None:
         text += f", {goodput['rps'][0]:.4g} to {goodput['rps'][1]:.4g} per second"
     return "\n".join([text, *(f"  {note}" for note in goodput["notes"])])
+
+
+def _by_reason(missing: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line for each reason, in the order of the first signal that has it."""
+    signals: dict[str, list[str]] = {}
+    for one in missing:
+        signals.setdefault(one["why"], []).append(one["signal"])
+    return [f"{', '.join(names)}: {why}" for why, names in signals.items()]
 
 
 def _block(title: str, lines: Sequence[str]) -> list[str]:

@@ -56,7 +56,8 @@ class Parser:
         self._max_bytes = max_bytes
         self._known: dict[str, Series] = {}
         self._names: set[str] = set()  # metric names seen to be right
-        self._shapes: set[tuple[str, ...]] = set()  # label texts without their values, likewise
+        # Label texts without their values, likewise, with the label names that stand there.
+        self._shapes: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._layout: _Layout | None = None
         self._comments: list[str] = []
         self._metadata = Metadata({}, {}, {})
@@ -123,22 +124,24 @@ class Parser:
         """Fill in the series that are not known yet; false when one is not in the plain form."""
         known, names = self._known, self._names
         last_shape: list[str] = []
+        label_names: tuple[str, ...] | None = ()
         for at, one in enumerate(series):
             if one is not None:
                 continue
             text = texts[at]
             name, brace, tail = text.partition("{")
-            if brace:
-                shape = tail.split('"')[::2]
-                if shape != last_shape:
-                    if not self._right_shape(tuple(shape)):
-                        return False
-                    last_shape = shape
-                if "\\" in tail:
-                    return False
             if name not in names and not self._right_name(name):
                 return False
-            series[at] = known[text] = Series(name, None, tail)
+            if not brace:
+                series[at] = known[text] = Series(name, {})
+                continue
+            shape = tail.split('"')[::2]
+            if shape != last_shape:
+                label_names = self._names_in(tuple(shape))
+                last_shape = shape
+            if label_names is None or "\\" in tail:
+                return False
+            series[at] = known[text] = Series(name, None, label_names, tail)
         return True
 
     def _read_any_lines(self, lines: list[str], page: Page) -> None:
@@ -176,11 +179,13 @@ class Parser:
             self._shapes.clear()
             self._names.clear()
 
-    def _right_shape(self, shape: tuple[str, ...]) -> bool:
-        """Whether a label text, split at its quotes, values left out, is plain and has no name twice."""
-        if shape in self._shapes:
-            return True
-        names = [part.removesuffix("=").removeprefix(",") for part in shape[:-1]]
+    def _names_in(self, shape: tuple[str, ...]) -> tuple[str, ...] | None:
+        """The names in a label text, split at its quotes, values left out; ``None`` when it is not plain or
+        has a name twice."""
+        known = self._shapes.get(shape)
+        if known is not None:
+            return known
+        names = tuple(part.removesuffix("=").removeprefix(",") for part in shape[:-1])
         right = (
             bool(names)
             and shape[-1] in ("}", ",}")
@@ -188,9 +193,10 @@ class Parser:
             and all(map(LABEL.fullmatch, names))
             and ",".join(f"{name}=" for name in names) == "".join(shape[:-1])
         )
-        if right:
-            self._shapes.add(shape)
-        return right
+        if not right:
+            return None
+        self._shapes[shape] = names
+        return names
 
     def _right_name(self, name: str) -> bool:
         if NAME.fullmatch(name) is None:

@@ -385,7 +385,8 @@ def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
 
 
 def _selected(series: Series, name: Name) -> bool:
-    return all(series.labels.get(label) == value for label, value in name.select.items())
+    select = name.select
+    return not select or all(series.labels.get(label) == value for label, value in select.items())
 
 
 def _rising(values: Iterable[float]) -> tuple[float, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 _SUFFIXES = ("_total", "_bucket", "_count", "_sum", "_created", "_info", "_gcount", "_gsum")
@@ -11,13 +11,20 @@ _SUFFIXES = ("_total", "_bucket", "_count", "_sum", "_created", "_info", "_gcoun
 class Series:
     """A metric name and its labels. Treat as immutable; one object lives as long as its series is known."""
 
-    __slots__ = ("_label_text", "_labels", "name")
+    __slots__ = ("_label_names", "_label_text", "_labels", "name")
 
-    def __init__(self, name: str, labels: Mapping[str, str] | None, label_text: str = "") -> None:
-        """Without ``labels`` they are read from ``label_text`` (what follows the brace, known to be plain
-        and without escapes) when first asked for."""
+    def __init__(
+        self,
+        name: str,
+        labels: Mapping[str, str] | None,
+        label_names: Sequence[str] = (),
+        label_text: str = "",
+    ) -> None:
+        """Without ``labels`` their values are read from ``label_text`` (what follows the brace, known to be
+        plain, without escapes, and to have ``label_names``) when first asked for."""
         self.name = name
         self._labels = labels
+        self._label_names = label_names
         self._label_text = label_text
 
     @property
@@ -25,9 +32,8 @@ class Series:
         """Label name -> value, unescaped."""
         found = self._labels
         if found is None:
-            parts = self._label_text.split('"')
-            names = [part[:-1].removeprefix(",") for part in parts[:-1:2]]
-            found = self._labels = dict(zip(names, parts[1::2], strict=True))
+            values = self._label_text.split('"')[1::2]
+            found = self._labels = dict(zip(self._label_names, values, strict=True))
         return found
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ from sidecar.engine.body import PageError
 from sidecar.engine.exposition import Page, parse
 from sidecar.engine.scrape import ScrapeSettings, fetch_page
 from sidecar.errors import UserError
+
+_MOST_S = 1e11  # Unix time in milliseconds by mistake is more
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +36,20 @@ def parse_source(text: str) -> Source:
     where, at, seconds = text.rpartition("@")
     if at and where and not Path(text).exists():
         try:
-            return Source(text, where, float(seconds))
+            at_s = float(seconds)
         except ValueError:
-            raise UserError(f"{text}: {seconds!r} after @ is no number of seconds") from None
+            at_s = math.nan
+        if not abs(at_s) <= _MOST_S:
+            raise UserError(f"{text}: {seconds!r} after @ is no number of seconds")
+        return Source(text, where, at_s)
     return Source(text, text, None)
 
 
 def read_source(source: Source, timeout_s: float) -> tuple[Page, str | None]:
     """The page and, for a URL, the engine's version. Raises UserError naming the source and what is wrong."""
     if source.is_url:
-        if timeout_s <= 0:
-            raise UserError(f"--timeout-s {timeout_s:g}: must be above 0")
+        if not 0 < timeout_s <= _MOST_S:
+            raise UserError(f"--timeout-s {timeout_s:g}: must be a number of seconds above 0")
         settings = ScrapeSettings(source.where, interval_s=2 * timeout_s, timeout_s=timeout_s)
         settings.check()
         snapshot, page = fetch_page(settings)

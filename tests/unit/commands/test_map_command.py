@@ -111,11 +111,37 @@ def test_log_stats_off_is_named(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("foo 1\nprocess_cpu_seconds_total 1\n", "no family of a known inference server is on the page"),
+        ("goodput_engine_up 1\nprocess_cpu_seconds_total 1\n", "this is a sidecar's own page"),
+        ("", "the page has no samples"),
+    ],
+)
+def test_a_page_of_something_else_blames_no_flag_and_says_its_reason_once(capsys, tmp_path, text, said):
+    page = tmp_path / "page.txt"
+    page.write_text(text)
+    out = run_map(capsys, page)
+    assert "--disable-log-stats" not in out
+    missing = out[out.index("missing:") :].split("\n\n")[0].splitlines()
+    assert len(missing) == 2
+    assert missing[1].startswith("  running, waiting, kv_usage")
+    assert said in missing[1]
+
+
+@pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["no-such-file.txt"], "no-such-file.txt: No such file"),
         ([f"{BUSY}@0", str(BUSY)], "need their times"),
         ([f"{BUSY}@soon"], "'soon' after @ is no number"),
+        ([f"{BUSY}@nan", f"{BUSY}@1"], "'nan' after @ is no number"),
+        ([f"{BUSY}@0", f"{BUSY}@inf"], "'inf' after @ is no number"),
+        ([f"{BUSY}@-1e300", f"{BUSY}@1"], "'-1e300' after @ is no number"),
+        ([str(BUSY), "--scrapes", "0"], "must be at least 1"),
+        (["http://127.0.0.1:1", "--scrapes", "2", "--every-s", "nan"], "--every-s must be above 0"),
+        (["http://127.0.0.1:1", "--timeout-s", "nan"], "must be a number of seconds"),
+        (["http://127.0.0.1:1", "--timeout-s", "inf"], "must be a number of seconds"),
         ([f"{BUSY}@1", f"{BUSY}@1"], "two pages of the same time"),
         ([str(BUSY), "--scrapes", "3"], "exactly one URL"),
         ([str(BUSY), "--slo", "speed=3"], "speed=3"),
