@@ -8,42 +8,26 @@ same way, and no request ever runs into a pooled connection that the upstream wa
 from __future__ import annotations
 
 import asyncio
-import re
-import socket
-import struct
 from contextlib import suppress
-from enum import Enum, auto
 from http import HTTPStatus
 from typing import TYPE_CHECKING, cast
 
 from sidecar.proxy import answers
 from sidecar.proxy.exchange import Exchange, open_exchange
 from sidecar.proxy.framing import FramingError
-from sidecar.proxy.head import Head, Refused, parse_request
+from sidecar.proxy.head import Head, Refused, head_end, parse_request
+from sidecar.proxy.phase import Phase
 from sidecar.proxy.rewrite import forward_response, websocket
 from sidecar.proxy.upstream import UpstreamSide
-from sidecar.proxy.wire import pause, resume, send, shut_half
+from sidecar.proxy.wire import pause, reset_on_close, resume, send, shut_half
 from sidecar.requests.records import End
 
 if TYPE_CHECKING:
     from sidecar.proxy.server import Proxy
 
-_BARE_LF = re.compile(rb"(?<!\r)\n")
 _HELD_BYTES = 64 * 1024  # of pipelined requests, before reading stops
 _LINGER_S = 2.0
 _LINGER_BYTES = 4 * 1024 * 1024
-
-
-class Phase(Enum):
-    """What the client's next bytes are."""
-
-    HEAD = auto()  # a request head
-    CONNECT = auto()  # held: the upstream connection is being made
-    BODY = auto()  # the request's body
-    WAIT = auto()  # held: a pipelined request, its turn comes after the answer
-    TUNNEL = auto()  # after an upgrade: passed on as they are
-    LINGER = auto()  # thrown away: the last answer is out, the client may still be sending
-    CLOSING = auto()  # nothing more is read
 
 
 class ClientSide(asyncio.Protocol):
@@ -64,6 +48,10 @@ class ClientSide(asyncio.Protocol):
         self._last_ns = self._since_ns = proxy.clock_ns()
         self._unsent = -1
         self._gone = False
+        self._half = False  # the client sends no more
+        self._began = False  # the next head has begun to arrive
+        self._choked = False  # the client takes no more for now
+        self._bodiless = False  # the request is a HEAD: its answer has no body
 
     # --- asyncio.Protocol ---------------------------------------------------------------------------------
 
@@ -88,15 +76,25 @@ class ClientSide(asyncio.Protocol):
             if self._thrown_away > _LINGER_BYTES:
                 self.transport.abort()
         elif self._phase is not Phase.CLOSING:
-            if not self._buf:
+            if self._phase is Phase.HEAD and not self._began:
+                self._began = True
                 self._since_ns = self._last_ns
             self._buf = self._buf + data if self._buf else data
             self._advance()
 
-    def eof_received(self) -> None:
-        """The client has shut its side: to uvicorn and to us that is leaving. The transport closes itself."""
-        if self._exchange is not None:
-            self._leave()
+    def eof_received(self) -> bool:
+        """The client has shut its side: it may have left, or still wait for the answer, which looks the same.
+
+        So the upstream gets the same to see. vLLM's uvicorn closes then, and the engine aborts; what was
+        ready by then still arrives. Returns False to have the transport close itself.
+        """
+        if self._phase in (Phase.CONNECT, Phase.WAIT):
+            self._half = True
+            if self._up is not None:
+                shut_half(self._up.transport)
+            return True
+        self._leave()  # an unfinished request, or a tunnel
+        return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone; whatever it still waited for is cut off, so that the engine stops working on
@@ -111,11 +109,13 @@ class ClientSide(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client takes no more for now: stop reading from the upstream."""
+        self._choked = True
         if self._up is not None:
             pause(self._up.transport)
 
     def resume_writing(self) -> None:
         """It does again."""
+        self._choked = False
         if self._up is not None:
             resume(self._up.transport)
 
@@ -139,30 +139,23 @@ class ClientSide(asyncio.Protocol):
         if self._buf.startswith(b"\r\n"):  # an empty line before the request line is allowed (RFC 9112, 2.2)
             self._buf = self._buf[2:]
             return bool(self._buf)
-        end = self._buf.find(b"\r\n\r\n", max(0, self._scanned - 3))
-        limit = self.proxy.settings.max_head_bytes
-        if end > limit or (end < 0 and len(self._buf) > limit):
-            self._refuse(
-                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "head_size", "the request head is too long"
-            )
-            return False
-        if end < 0:
-            if _BARE_LF.search(self._buf, max(0, self._scanned - 1)) or not (
-                65 <= self._buf[0] <= 90 or self._buf == b"\r"
-            ):
-                self._refuse(HTTPStatus.BAD_REQUEST, "field", "bare LF, or no HTTP request")
-            self._scanned = len(self._buf)
-            return False
-        raw, self._buf, self._scanned = self._buf[: end + 4], self._buf[end + 4 :], 0
+        self._bodiless = self._buf.startswith(b"HEAD ")
         try:
+            end = head_end(self._buf, self._scanned, self.proxy.settings.max_head_bytes)
+            if not end:
+                self._scanned = len(self._buf)
+                return False
+            raw, self._buf, self._scanned = self._buf[:end], self._buf[end:], 0
             head = parse_request(raw)
         except Refused as error:
-            self._refuse(error.status, error.reason, str(error), with_body=not raw.startswith(b"HEAD "))
+            self._refuse(error.status, error.reason, str(error))
             return False
         peer = self.transport.get_extra_info("peername")
         self._exchange = open_exchange(self.proxy, head, peer[0] if peer else "")
         self.proxy.in_flight += 1
         self.proxy.requests += 1
+        if self._up is not None and self._up.transport.is_closing():
+            self._up = None  # it ends between two requests; nothing was sent on it, so another will do
         if self._up is not None:
             self._send_head()
         else:
@@ -237,9 +230,15 @@ class ClientSide(asyncio.Protocol):
             up.transport.abort()
             return
         self._up = up
+        if self._choked:
+            pause(up.transport)
         self._send_head()
         self.release("pipeline")
         self._advance()
+        if self._half and self._phase is Phase.WAIT:
+            shut_half(up.transport)
+        elif self._half:
+            self.transport.close()
 
     def _note_held(self) -> None:
         """The request goes nowhere, but its record shall say what it was."""
@@ -257,7 +256,10 @@ class ClientSide(asyncio.Protocol):
     def interim(self, head: Head) -> None:
         """A 1xx answer that is not the last word."""
         exchange = self._exchange
-        if exchange is None or exchange.head.minor == 0 or (head.status == 100 and exchange.continued):
+        if exchange is None or exchange.answered:
+            self._shut()  # nobody asked
+            return
+        if exchange.head.minor == 0 or (head.status == 100 and exchange.continued):
             return
         if head.status == 100:
             exchange.continued = True
@@ -304,17 +306,17 @@ class ClientSide(asyncio.Protocol):
             self.proxy.changed()
         if surplus:
             self.proxy.count(self.proxy.broken, "surplus")
-        if surplus or not exchange.keep_alive or self.proxy.draining:
+        if surplus or self._half or not exchange.keep_alive or self.proxy.draining:
             self._exchange = None
             self._shut(linger=not exchange.complete)
         elif exchange.complete:
             self._next()
 
-    def upstream_lost(self, exc: Exception | None, *, complete: bool) -> None:
-        """The upstream's connection is gone; ``complete``: and that was the answer's proper end."""
-        up, self._up = self._up, None
-        if up is None or self._gone:
+    def upstream_lost(self, up: UpstreamSide, exc: Exception | None, *, complete: bool) -> None:
+        """An upstream connection is gone; ``complete``: and that was the answer's proper end."""
+        if up is not self._up or self._gone:
             return
+        self._up = None
         exchange = self._exchange
         if complete and exchange is not None:
             exchange.keep_alive = False
@@ -323,6 +325,9 @@ class ClientSide(asyncio.Protocol):
             linger = exchange is not None and not exchange.complete and not up.tunnel
             self._end(End.EOF)
             self._shut(linger=linger)
+        elif self._half:
+            self._end(End.CLIENT_LEFT)
+            self._shut()
         else:
             self.proxy.count(self.proxy.broken, "reset" if exc is not None else "closed")
             self._end(End.RESET)
@@ -353,6 +358,7 @@ class ClientSide(asyncio.Protocol):
             self._shut()
             return
         self._phase = Phase.HEAD
+        self._began = bool(self._buf)
         self._since_ns = self._last_ns
         self.release("pipeline")
         self._advance()
@@ -383,18 +389,18 @@ class ClientSide(asyncio.Protocol):
             else:
                 self._up.transport.abort()
 
-    def _refuse(self, status: HTTPStatus, reason: str, message: str, *, with_body: bool = True) -> None:
+    def _refuse(self, status: HTTPStatus, reason: str, message: str) -> None:
         self.proxy.count(self.proxy.refused, reason)
         began = self._exchange is not None and self._exchange.answer_began
         self._end(End.RESET)
         if began:
             self._break_off(reset=False)
         else:
-            self._answer_and_linger(status, message, with_body=with_body)
+            self._answer_and_linger(status, message)
 
-    def _answer_and_linger(self, status: HTTPStatus, message: str, *, with_body: bool = True) -> None:
+    def _answer_and_linger(self, status: HTTPStatus, message: str) -> None:
         extra = b"Retry-After: 1\r\n" if status is HTTPStatus.SERVICE_UNAVAILABLE else b""
-        send(self.transport, answers.answer(status, message, with_body=with_body, extra=extra))
+        send(self.transport, answers.answer(status, message, with_body=not self._bodiless, extra=extra))
         self._shut(linger=True)
 
     def _shut(self, *, linger: bool = False) -> None:
@@ -412,7 +418,7 @@ class ClientSide(asyncio.Protocol):
         if self._gone:
             return
         self._since_ns = self.proxy.clock_ns()
-        if linger:
+        if linger and not self._half:
             self._phase = Phase.LINGER
             self._holds.clear()
             resume(self.transport)
@@ -424,13 +430,9 @@ class ClientSide(asyncio.Protocol):
 
     def _break_off(self, *, reset: bool) -> None:
         """End the client's connection so that it cannot take the answer for complete."""
-        if reset and not self.transport.get_write_buffer_size():
-            sock = self.transport.get_extra_info("socket")
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            self._phase = Phase.CLOSING
-            self.transport.abort()
-        else:
-            self._shut()
+        if reset:
+            reset_on_close(self.transport)
+        self._shut()
 
     def cut(self) -> None:
         """End at once, whatever is in flight."""
@@ -446,7 +448,7 @@ class ClientSide(asyncio.Protocol):
         """Called now and then: end what has stood still for too long."""
         settings = self.proxy.settings
         head_ns, idle_ns = settings.head_timeout_s * 1e9, settings.idle_timeout_s * 1e9
-        if self._phase is Phase.HEAD and (self._buf or self._up is None):
+        if self._phase is Phase.HEAD and (self._began or self._up is None):
             if now - self._since_ns > head_ns:
                 if self._buf:
                     self._refuse(HTTPStatus.REQUEST_TIMEOUT, "head_timeout", "the request head took too long")

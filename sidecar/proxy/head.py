@@ -22,6 +22,7 @@ _LENGTH = re.compile(rb"\d{1,18}")
 
 _MAX_FIELDS = 1000  # parsing more would hold up everybody's streams
 _MAX_OPTIONS = 1024  # bytes of a list field that is taken apart here
+_BARE_LF = re.compile(rb"(?<!\r)\n")
 _NONE: list[bytes] = []
 
 
@@ -82,6 +83,22 @@ class Head:
         """What the head says about the connection's life."""
         options = self.tokens(b"connection")
         return b"close" not in options and (self.minor == 1 or b"keep-alive" in options)
+
+
+def head_end(buf: bytes, scanned: int, limit: int) -> int:
+    """Length of the request head that ``buf`` begins with, 0 while its end has not come.
+
+    ``scanned``: how much of ``buf`` was there the last time. Raises Refused when it is longer than ``limit``
+    or cannot become a head.
+    """
+    end = buf.find(b"\r\n\r\n", max(0, scanned - 3))
+    if end > limit or (end < 0 and len(buf) > limit):
+        raise _too_large("the request head is too long")
+    if end >= 0:
+        return end + 4
+    if _BARE_LF.search(buf, max(0, scanned - 1)) or not (65 <= buf[0] <= 90 or buf == b"\r"):
+        raise _bad("field", "bare LF, or no HTTP request")
+    return 0
 
 
 def parse_request(raw: bytes) -> Head:

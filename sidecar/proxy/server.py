@@ -122,4 +122,4 @@ class Proxy:
             client.check(now)
         shortest = min(self.settings.head_timeout_s, self.settings.idle_timeout_s)
         loop = asyncio.get_running_loop()
-        self._sweeper = loop.call_later(min(1.0, max(0.02, shortest / 4)), self._sweep)
+        self._sweeper = loop.call_later(min(5.0, max(0.02, shortest / 4)), self._sweep)

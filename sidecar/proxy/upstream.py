@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from sidecar.proxy.framing import WHOLE_CHUNKS, Body, ChunkedBody, FramingError, UntilClose
 from sidecar.proxy.head import Head, Refused, parse_response, response_body
-from sidecar.proxy.wire import send
+from sidecar.proxy.wire import send, was_reset
 
 if TYPE_CHECKING:
     from sidecar.proxy.client import ClientSide
@@ -96,8 +96,10 @@ class UpstreamSide(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The upstream has closed, or was closed."""
+        if exc is None and was_reset(self.transport):
+            exc = ConnectionResetError()
         until_close = isinstance(self._body, UntilClose)
-        self._client.upstream_lost(exc, complete=until_close and exc is None)
+        self._client.upstream_lost(self, exc, complete=until_close and exc is None)
 
     def pause_writing(self) -> None:
         """The upstream takes no more for now: stop reading from the client."""

@@ -8,6 +8,8 @@ both sides.
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from contextlib import suppress
 
 
@@ -34,3 +36,19 @@ def resume(transport: asyncio.ReadTransport) -> None:
     with suppress(RuntimeError):
         if not transport.is_closing():
             transport.resume_reading()
+
+
+def reset_on_close(transport: asyncio.BaseTransport) -> None:
+    """Have the connection end with a reset, however it is closed from now on."""
+    with suppress(OSError):
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def was_reset(transport: asyncio.BaseTransport) -> bool:
+    """True if the peer reset the connection. libuv calls it a plain end when data came just before."""
+    try:
+        sock = transport.get_extra_info("socket")
+        return bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+    except OSError:
+        return False

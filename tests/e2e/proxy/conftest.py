@@ -11,6 +11,6 @@ def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     factories: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"uvloop": uvloop.new_event_loop}
-    if item.path.stem == "test_proxy_behaviour":
+    if item.path.stem in ("test_proxy_behaviour", "test_proxy_edges"):
         factories["asyncio"] = asyncio.new_event_loop
     return factories
