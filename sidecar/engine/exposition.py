@@ -135,7 +135,10 @@ class Parser:
             if not brace:
                 series[at] = known[text] = Series(name, {})
                 continue
-            shape = tail.split('"')[::2]
+            parts = tail.split('"')
+            if not len(parts) % 2:
+                return False  # a quote that nothing closes
+            shape = parts[::2]
             if shape != last_shape:
                 label_names = self._names_in(tuple(shape))
                 last_shape = shape

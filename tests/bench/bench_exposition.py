@@ -1,9 +1,9 @@
 """How much faster a page is read than by prometheus_client: a real vLLM page and one of 10,000 series.
 
-All readers take turns in one run and the best turn of each counts, in processor time, so that a busy machine
-tells nearly the same ratios as an idle one. "first" is a parser that has never seen the page, "again" one that
-has. Both put a sample's labels together when asked for them, prometheus_client does so for all at once:
-"labels" is a first parse after which every label of the page is looked at, shown for fairness, without target.
+All readers take turns in one run and the best turn of each counts, in processor time, so that a busy
+machine tells nearly the same ratios as an idle one. "first" is a parser that has never seen the page, "again"
+one that has. Both put a sample's labels together when asked for them, prometheus_client does so for all at
+once: "labels" is a first parse after which every label is looked at, shown for fairness, without target.
 """
 
 from __future__ import annotations

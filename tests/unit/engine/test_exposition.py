@@ -9,12 +9,13 @@ import zlib
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from sidecar.engine.exposition import Page, PageError, Parser, parse
+from sidecar.engine.line import read_line
 from tests.support.engine_cases import body_of, cases, close
 
 FIXTURES = sorted((Path(__file__).parents[2] / "fixtures").rglob("metrics*.txt"))
@@ -294,3 +295,38 @@ def test_json_that_starts_like_a_quoted_name_is_told_apart():
     assert len(parse(b'{"a.b"} 1\n')) == 1
     with pytest.raises(PageError):
         parse(json.dumps({"a.b": 1}).encode() + b"\n")
+
+
+_LINES = (
+    'vllm:x{engine="0",le="+Inf",model_name="m"} 3.5',
+    'a{b="c",} 5 1700000000000',
+    'a{b="{}#, ="} NaN',
+    'a{b="x\\"y\\\\z\\nw"} 4',
+    "a 1",
+    'a { b = "c" , d="" } 7',
+)
+_edits = st.lists(st.tuples(st.integers(0, 60), st.sampled_from('{}",=\\ #_ab1.+-\t')), max_size=3)
+
+
+def read_alone(line: str) -> tuple[object, str] | None:
+    """What the careful reader says of a line."""
+    try:
+        _, series, value, _, _ = read_line(line, False)
+    except ValueError:
+        return None
+    return series.key, repr(value)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(_LINES), _edits), min_size=1, max_size=3))
+@example([('a{b="c",}" 5', [])])
+@example([('a{b="c",}"x} 5', []), ('a{b="c",}"x} 5', [])])
+def test_the_quick_way_takes_a_line_only_as_the_careful_reader_does(edited):
+    lines = []
+    for line, edits in edited:
+        for at, text in edits:
+            line = line[: at % (len(line) + 1)] + text + line[at % (len(line) + 1) :]
+        lines.append(line)
+    wanted = [one for line in lines if line.lstrip(" \t")[:1] != "#" and (one := read_alone(line))]
+    page = Parser().parse("\n".join(["ok 1", *lines, ""]).encode())
+    assert [(series.key, repr(value)) for series, value in page.samples()][1:] == wanted
