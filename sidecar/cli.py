@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from sidecar import __version__
-from sidecar.commands import check, derive, explain, judge, map, meter, redact, run, xid
+from sidecar.commands import check, derive, explain, gpus, judge, map, meter, redact, run, xid
 from sidecar.errors import UserError
 
 # One line for each command module. A module brings ``add_parser(subparsers)`` and sets ``run``.
@@ -21,6 +21,7 @@ COMMANDS: tuple[ModuleType, ...] = (
     meter,
     judge,
     redact,
+    gpus,
     xid,
     derive,
 )
