@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hdrh.histogram import HdrHistogram
 
 from loadgen.results import Quantiles
+from sidecar.requests.histogram import record_all
 
 _HIGHEST_US = 3_600_000_000  # one hour: nothing a level waits for takes longer
 _DIGITS = 3  # relative error of at most 0.1 %
@@ -54,9 +55,21 @@ class Distribution:
         self._max_ns = max(self._max_ns, value_ns)
 
     def record_all(self, values_ns: Iterable[float]) -> None:
-        """Add many durations in nanoseconds."""
-        for value_ns in values_ns:
-            self.record(value_ns)
+        """The same for many, at a tenth of the cost each; all of them or, if one is negative, none."""
+        values = list(values_ns)
+        if not values:
+            return
+        least = min(values)
+        if least < 0:
+            raise ValueError(f"a duration cannot be negative: {least} ns")
+        values_us = [round(value / 1000) or 1 for value in values]
+        if max(values_us) > _HIGHEST_US:
+            values_us = [min(value, _HIGHEST_US) for value in values_us]
+        record_all(self._histogram, values_us)
+        self.count += len(values)
+        self._sum_ns += sum(values)
+        self._min_ns = min(self._min_ns, least)
+        self._max_ns = max(self._max_ns, *values)
 
     def add(self, other: Distribution) -> None:
         """Merge another distribution into this one, exactly."""

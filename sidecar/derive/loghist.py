@@ -1,28 +1,37 @@
 """Latency histograms in constant memory.
 
-``LogHistogram`` buckets like an HDR histogram: within each power of two of the unit, 64 equal steps, so any
-value is known to 1.6 %. Only buckets that hold something take memory, adding two is exact, and a quantile is
-the nearest rank's bucket. ``EdgeHistogram`` counts between given edges, for Prometheus' classic histograms.
+``LogHistogram`` buckets as an HDR histogram does: within each power of two of the unit, 64 equal steps, so
+any value is known to 1.6 %. Adding two is exact, a quantile is the nearest rank's bucket. It stands beside
+the hdrhistogram package's, which the load generator uses, for its memory: only buckets that hold something
+take any, where that package keeps an array of all, too much for the hundreds of slots of sliding windows.
+``EdgeHistogram`` counts between given edges, for Prometheus' classic histograms.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+
+from sidecar.requests.histogram import hdr_indexes
 
 _STEPS_BITS = 6
 _STEPS = 1 << _STEPS_BITS
 _UNIT_NS = 1_000  # one microsecond: below 64 of them every microsecond has its own bucket
-_MAX_UNITS = 1 << 35  # 9.5 hours; longer values count there
+_MAX_NS = _UNIT_NS << 35  # 9.5 hours; longer values count there
 
 
 def bucket_of(value_ns: float) -> int:
     """The bucket of a duration in nanoseconds."""
-    units = min(max(int(value_ns) // _UNIT_NS, 0), _MAX_UNITS)
-    shift = max(units.bit_length() - _STEPS_BITS - 1, 0)
-    return (shift << _STEPS_BITS) + (units >> shift)
+    return _buckets_of([int(value_ns)])[0]
+
+
+def _buckets_of(values_ns: Sequence[int]) -> list[int]:
+    if min(values_ns) < 0 or max(values_ns) > _MAX_NS:
+        values_ns = [min(max(value, 0), _MAX_NS) for value in values_ns]
+    return hdr_indexes([value // _UNIT_NS for value in values_ns], _STEPS_BITS)
 
 
 def bucket_top_ns(bucket: int) -> int:
@@ -54,16 +63,8 @@ class LogHistogram:
         if not values_ns:
             return
         counts = self.counts
-        for value in values_ns:
-            units = value // _UNIT_NS
-            if units < 2 * _STEPS:
-                bucket = units if units > 0 else 0
-            elif units < _MAX_UNITS:
-                shift = units.bit_length() - _STEPS_BITS - 1
-                bucket = (shift << _STEPS_BITS) + (units >> shift)
-            else:
-                bucket = bucket_of(value)
-            counts[bucket] = counts.get(bucket, 0) + 1
+        for bucket, times in Counter(_buckets_of(values_ns)).items():
+            counts[bucket] = counts.get(bucket, 0) + times
         self.total += len(values_ns)
         self.max_ns = max(self.max_ns, max(values_ns))
 

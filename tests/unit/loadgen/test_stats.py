@@ -81,6 +81,23 @@ def test_nothing_recorded_is_absent_and_a_negative_duration_is_a_bug() -> None:
     assert {empty.p50_s, empty.p99_s, empty.mean_s, empty.max_s} == {None}
     with pytest.raises(ValueError, match="negative"):
         Distribution().record(-1)
+    with pytest.raises(ValueError, match="negative"):
+        empty_still = Distribution()
+        empty_still.record_all([5, -1])
+    assert empty_still.quantiles() == empty
+
+
+@settings(max_examples=30, deadline=None)
+@given(values=st.lists(st.integers(0, 8_000_000_000_000), min_size=1, max_size=40))
+def test_recording_many_at_once_equals_recording_each(values: list[int]) -> None:
+    each = Distribution()
+    for value in values:
+        each.record(value)
+    shares = [i / len(values) for i in range(1, len(values) + 1)]
+    at_once = Distribution()
+    at_once.record_all(values)
+    assert [at_once.at(share) for share in shares] == [each.at(share) for share in shares]
+    assert at_once.quantiles() == each.quantiles()
 
 
 def test_batches_are_half_open_and_no_longer_than_requests_need() -> None:
