@@ -12,12 +12,14 @@ from tests.soak.run import soak
 def main(argv: list[str]) -> int:
     """Run it."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak")
-    parser.add_argument("--short", action="store_true", help="half a minute of held load, 500 idle connections")
+    parser.add_argument(
+        "--short", action="store_true", help="a third of a minute of held load, 500 idle connections"
+    )
     parser.add_argument("--minutes", type=float, default=30.0, help="how long load is held (default: 30)")
     parser.add_argument("--only", default="", help="only faults whose name holds this text")
     args = parser.parse_args(argv)
-    minutes, idle = (0.5, 500) if args.short else (args.minutes, 10_000)
-    lines, held = asyncio.run(soak(minutes=minutes, idle=idle, only=args.only))
+    minutes, idle, hold_s = (0.3, 500, 1.0) if args.short else (args.minutes, 10_000, 5.0)
+    lines, held = asyncio.run(soak(minutes=minutes, idle=idle, hold_s=hold_s, only=args.only))
     wrong = [line.what for line in lines if line.wrong] + ([held.wrong] if held and held.wrong else [])
     print(f"does not hold: {', '.join(wrong)}" if wrong else "everything holds")
     return 1 if wrong else 0

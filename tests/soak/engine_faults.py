@@ -6,8 +6,6 @@ import asyncio
 
 from tests.soak.rig import Mode, Rig, Wrong, until
 
-HOLD_S = 2.5
-
 
 async def killed_and_restarted(rig: Rig) -> float:
     """Counters start anew at zero; the sidecar's own go on, no rate is negative."""
@@ -15,7 +13,7 @@ async def killed_and_restarted(rig: Rig) -> float:
     await asyncio.sleep(1)
     await rig.kill_engine()
     await until(lambda: rig.engine_is(False), "the sidecar saw that the engine is down")
-    await asyncio.sleep(HOLD_S / 2)
+    await asyncio.sleep(rig.hold_s / 2)
     await rig.start_engine()
     took = await until(lambda: rig.engine_is(True), "the sidecar saw the new engine")
     took += await until(rig.answering, "requests got through again")
@@ -39,7 +37,7 @@ async def killed_and_restarted(rig: Rig) -> float:
 async def stalled(rig: Rig) -> float:
     """Nothing moves in the engine, not even its page; every request then ends as it should."""
     rig.gate.set(Mode(held=True))
-    await asyncio.sleep(HOLD_S)
+    await asyncio.sleep(rig.hold_s)
     if (await rig.get("/healthz"))[0] != 200:
         raise Wrong("the sidecar did not answer while the engine stood still")
     rig.gate.set(Mode())
@@ -49,7 +47,7 @@ async def stalled(rig: Rig) -> float:
 async def answers(rig: Rig, status: int) -> float:
     """Every model request gets the status; clients see exactly it."""
     rig.gate.set(Mode(status=status))
-    await asyncio.sleep(HOLD_S)
+    await asyncio.sleep(rig.hold_s)
     rig.gate.set(Mode())
     return await until(rig.answering, "requests got through again")
 
@@ -57,7 +55,7 @@ async def answers(rig: Rig, status: int) -> float:
 async def cuts(rig: Rig) -> float:
     """Every third request loses its connection, before or within the answer; no client takes it for whole."""
     rig.gate.set(Mode(cut_every=3))
-    await asyncio.sleep(HOLD_S)
+    await asyncio.sleep(rig.hold_s)
     rig.gate.set(Mode())
     return await until(rig.answering, "requests got through again")
 

@@ -1,13 +1,14 @@
 """Stands before the engine, breaks things on demand, and keeps the upstream's own log of every request.
 
 It is the server that the sidecar sees as vLLM. What it did with each request is in ``log`` by request id:
-``done 200``, ``status 503`` (its own answer), ``cut`` (it or the engine broke the connection off), ``left``
-(the other side went away).
+``done 200``, ``status 503`` (its own answer), ``cut`` (it or the engine broke the connection off; ``cut 404``
+when a client's fault was told before), ``left`` (the other side went away).
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from contextlib import suppress
@@ -39,6 +40,7 @@ class Gate:
     log: dict[str, str] = field(default_factory=dict)
     pages: int = 0
     seen: int = 0
+    shut_at: list[float] = field(default_factory=list)  # monotonic seconds
     _go: asyncio.Event = field(default_factory=asyncio.Event)
     _runner: web.AppRunner | None = None
     _session: aiohttp.ClientSession | None = None
@@ -46,6 +48,8 @@ class Gate:
     async def open(self) -> None:
         """Listen: on a free port the first time, on the same one from then on."""
         self._go.set()
+        # Clients and scrapes that leave in the middle are what is tested here.
+        logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
         app = web.Application(client_max_size=2**24)
         app.router.add_route("*", "/{path:.*}", self._serve)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
@@ -60,6 +64,7 @@ class Gate:
 
     async def shut(self) -> None:
         """As if the server's process had died: nothing listens, every connection is cut."""
+        self.shut_at.append(time.monotonic())
         if self._runner is not None:
             runner, self._runner = self._runner, None
             for site in list(runner.sites):
@@ -114,7 +119,7 @@ class Gate:
             )
         chunks = None
         if self.mode.cut_every and self.seen % self.mode.cut_every == 0:
-            chunks = 0 if self.seen // self.mode.cut_every % 2 else 2
+            chunks = 0 if self.seen // self.mode.cut_every % 2 else 1
         await self._go.wait()
         return await self._pass(request, request_id, body, cut_after=chunks)
 
@@ -135,22 +140,25 @@ class Gate:
                 passed = 0
                 async for data in up.content.iter_any():
                     await self._go.wait()
+                    # Before the chunk, so that what was cut is never whole; a shorter answer is not cut.
+                    if cut_after is not None and passed >= cut_after:
+                        return self._cut(request, request_id, up.status)
                     await answer.write(data)
                     passed += 1
-                    if cut_after is not None and passed >= cut_after:
-                        return self._cut(request, request_id)
-                if cut_after is not None:  # shorter than the cut: it comes before the end then
-                    return self._cut(request, request_id)
                 if request_id is not None:
                     self.log[request_id] = f"done {up.status}"
                 await answer.write_eof()
                 return answer
+        except aiohttp.ClientConnectionResetError:
+            if request_id is not None and self.log[request_id] == BEGUN:
+                self.log[request_id] = "left"
+            return web.Response(status=500)  # to nobody
         except aiohttp.ClientError:
             return self._cut(request, request_id)
 
-    def _cut(self, request: web.Request, request_id: str | None) -> web.Response:
+    def _cut(self, request: web.Request, request_id: str | None, status: int = 0) -> web.Response:
         if request_id is not None:
-            self.log[request_id] = "cut"
+            self.log[request_id] = f"cut {status}" if 400 <= status < 500 else "cut"
         if request.transport is not None:
             request.transport.abort()
         return web.Response(status=500)
@@ -184,5 +192,5 @@ class Gate:
                 line = b'vllm:generation_tokens_total{model_name="m%d"} 1\n'
                 for block in range(2000):
                     await answer.write(b"".join(line % (block * 1000 + i) for i in range(1000)))
-        await answer.write_eof()
+            await answer.write_eof()
         return answer

@@ -12,8 +12,6 @@ from urllib.parse import urlsplit
 
 from tests.soak.rig import Rig, Wrong, until
 
-HOLD_S = 2.5
-
 
 async def _only_spans_suffer(rig: Rig, asked: int) -> None:
     failed = {w for w in rig.traffic.whats(asked) if w not in ("ok", "left", "404")}
@@ -30,7 +28,7 @@ async def collector_down(rig: Rig) -> float:
     """Nothing listens there."""
     asked = len(rig.traffic.outcomes)
     await rig.collector.shut()
-    await asyncio.sleep(HOLD_S)
+    await asyncio.sleep(rig.hold_s)
     await _only_spans_suffer(rig, asked)
     await rig.collector.open()
     return await _spans_again(rig)
@@ -40,7 +38,7 @@ async def collector_slow(rig: Rig) -> float:
     """Each batch takes two seconds."""
     asked = len(rig.traffic.outcomes)
     rig.collector.delay_s = 2.0
-    await asyncio.sleep(HOLD_S)
+    await asyncio.sleep(rig.hold_s)
     await _only_spans_suffer(rig, asked)
     rig.collector.delay_s = 0.0
     return await _spans_again(rig)
@@ -50,7 +48,7 @@ async def collector_refuses(rig: Rig, status: int) -> float:
     """Each batch is refused."""
     asked = len(rig.traffic.outcomes)
     rig.collector.status = status
-    await asyncio.sleep(HOLD_S)
+    await asyncio.sleep(rig.hold_s)
     await _only_spans_suffer(rig, asked)
     rig.collector.status = 200
     return await _spans_again(rig)
@@ -60,7 +58,7 @@ async def clock_stepped(rig: Rig, offset_s: float) -> float:
     """The wall clock jumps there and back: durations, rates and windows do not notice."""
     before = json.loads((await rig.get("/goodput.json"))[1])
     rig.set_clock(offset_s)
-    await asyncio.sleep(HOLD_S)
+    await asyncio.sleep(rig.hold_s)
     during = json.loads((await rig.get("/goodput.json"))[1])
     page = await rig.metrics()
     rig.set_clock(0.0)
@@ -112,13 +110,15 @@ async def slow_readers(rig: Rig, count: int = 8) -> float:
         began = time.monotonic()
         rig.traffic.note_begin()
         try:
-            writer.write(_request(rig, 200, f"slow-{number}"))
+            writer.write(_request(rig, 200, f"{rig.traffic.name}-slow-{number}-{began}"))
             whole = b""
             while data := await reader.read(1024):
                 whole += data
                 await asyncio.sleep(0.02)
             what = "ok" if whole.endswith(b"0\r\n\r\n") and b"data: [DONE]" in whole else "broken"
-            rig.traffic.note(f"slow-{number}", "slow reader", what, time.monotonic() - began)
+            rig.traffic.note(
+                f"{rig.traffic.name}-slow-{number}-{began}", "slow reader", what, time.monotonic() - began
+            )
             if what != "ok":
                 raise Wrong(f"a slow reader got {len(whole)} bytes, not the whole answer")
         finally:

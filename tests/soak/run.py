@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tests.soak import engine_faults, other_faults
+from tests.soak import engine_faults, other_faults, process_faults
 from tests.soak.held import Held, hold
 from tests.soak.rig import Rig, Wrong, rig, settle
 
@@ -48,11 +48,20 @@ def faults(*, idle: int) -> list[tuple[str, Fault]]:
         ("clients read slowly", other_faults.slow_readers),
         ("clients send a byte a second", other_faults.byte_a_second),
         ("clients all leave at once", other_faults.shared_fate),
+        ("disk full for spans", process_faults.spans_disk_full),
+        ("disk full for a report", process_faults.report_disk_full),
+        ("SIGTERM under load", process_faults.sigterm_under_load),
+        ("a second signal", process_faults.second_signal),
+        ("settings with an error", process_faults.wrong_settings),
+        ("a Locust worker killed", process_faults.worker_killed),
+        ("the sweep itself killed", process_faults.master_killed),
         (f"{idle} idle connections", partial(other_faults.idle_connections, count=idle)),
     ]
 
 
-async def under_traffic(one: Rig, chosen: Sequence[tuple[str, Fault]], say: Callable[[str], None]) -> list[Line]:
+async def under_traffic(
+    one: Rig, chosen: Sequence[tuple[str, Fault]], say: Callable[[str], None]
+) -> list[Line]:
     """Inject each fault, then compare all books."""
     lines = []
     for name, fault in chosen:
@@ -78,20 +87,24 @@ async def under_traffic(one: Rig, chosen: Sequence[tuple[str, Fault]], say: Call
 
 
 async def soak(
-    *, minutes: float, idle: int, say: Callable[[str], None] = print, only: str = ""
+    *, minutes: float, idle: int, hold_s: float = 2.5, say: Callable[[str], None] = print, only: str = ""
 ) -> tuple[list[Line], Held | None]:
     """The faults, then ``minutes`` of held load. ``only``: faults whose name holds this text."""
     began = time.monotonic()
     say(HEAD)
     chosen = [(name, fault) for name, fault in faults(idle=idle) if only in name]
-    async with rig() as one:
+    async with rig(hold_s=hold_s) as one:
         lines = await under_traffic(one, chosen, say)
         held = await hold(one, minutes * 60) if minutes else None
         if held is not None:
             say(held.text())
         log = one.sidecar.log.read_text()
         if "Traceback" in log:
-            lines.append(Line("the sidecar's log", 0, 0, 0, None, "a traceback: " + log[log.index("Traceback") :][:1500]))
+            lines.append(
+                Line(
+                    "the sidecar's log", 0, 0, 0, None, "a traceback: " + log[log.index("Traceback") :][:1500]
+                )
+            )
         say(f"{len(one.traffic.outcomes)} requests, {one.lost} lost, in {time.monotonic() - began:.0f} s")
     return lines, held
 

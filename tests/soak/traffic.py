@@ -38,6 +38,7 @@ class Traffic:
     clients: int = 8
     pause_s: float = 0.15
     seed: int = 0
+    name: str = "soak"  # what the requests' ids begin with
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _pausing: asyncio.Event = field(default_factory=asyncio.Event)
@@ -93,7 +94,7 @@ class Traffic:
     async def ask(self, kind: str, rng: random.Random) -> Outcome:
         """One request; its outcome is kept under its id."""
         assert self._session is not None
-        request_id = f"soak-{next(_numbers)}"
+        request_id = f"{self.name}-{next(_numbers)}"
         body: dict[str, object] = {
             "model": "nobody" if kind == "unknown model" else self.model,
             "max_tokens": rng.randint(4, 24),
