@@ -53,6 +53,20 @@ class Settings:
     scaler: str = _setting(
         "", "address of the KEDA external scaler (gRPC), HOST:PORT; off when empty", "address"
     )
+    host_header: str = _setting(
+        "pass", "Host that vLLM gets: pass (the client's) or upstream (its own)", "host"
+    )
+    forwarded: bool = _setting(False, "add X-Forwarded-For, -Proto and -Host to requests", "switch")
+    set_request_id: bool = _setting(
+        True, "give requests without an X-Request-Id one, to join vLLM's spans and logs", "switch"
+    )
+    max_head_bytes: int = _setting(64 * 1024, "longest request head; longer ones get 431", "count")
+    max_connections: int = _setting(16384, "client connections at once; one more gets 503", "count")
+    connect_timeout_s: float = _setting(5.0, "seconds to reach vLLM; then 502", "seconds")
+    head_timeout_s: float = _setting(30.0, "seconds for a request head to arrive; then 408", "seconds")
+    idle_timeout_s: float = _setting(
+        3600.0, "seconds without a byte either way before a connection is ended", "seconds"
+    )
     class_header: str = _setting("x-slo-class", "request header that names the SLO class")
     max_models: int = _setting(32, "distinct model names that may stand as a label", "count")
     max_series: int = _setting(10_000, "time series that the metrics page may hold", "count")
@@ -201,6 +215,8 @@ def _checked(key: str, raw: Any, where: str) -> Any:
     text = raw.strip()
     if text and kind == "path" and not text.startswith("/"):
         raise SettingsError(f"{where}: must be a path like /health, not {text!r}")
+    if kind == "host" and text not in ("pass", "upstream"):
+        raise SettingsError(f"{where}: must be pass or upstream, not {text!r}")
     if text and kind == "url":
         _check_url(text, where)
     if text and kind == "address":

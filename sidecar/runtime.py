@@ -7,7 +7,6 @@ or on timers. The first SIGTERM or SIGINT drains, a second one ends at once.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
@@ -23,6 +22,7 @@ from sidecar.derive.live import Live
 from sidecar.engine.scrape import EngineSnapshot, Scraper
 from sidecar.gpus import gpus_of
 from sidecar.models import watch_models
+from sidecar.process import raise_file_limit, run_on_best_loop, settle_memory
 from sidecar.proxy.server import Proxy, ProxySettings
 from sidecar.publish.admin import Admin, Sources
 from sidecar.publish.exposition import Family
@@ -75,6 +75,14 @@ class Runtime:
             listen_host=host,
             listen_port=port,
             class_header=settings.class_header,
+            host="upstream" if settings.host_header == "upstream" else "pass",
+            forwarded=settings.forwarded,
+            set_request_id=settings.set_request_id,
+            max_head_bytes=settings.max_head_bytes,
+            max_connections=settings.max_connections,
+            connect_timeout_s=settings.connect_timeout_s,
+            head_timeout_s=settings.head_timeout_s,
+            idle_timeout_s=settings.idle_timeout_s,
         )
         self.tracing = tracing_of(
             settings,
@@ -130,6 +138,7 @@ class Runtime:
         looking = asyncio.create_task(self.gpus.run(stop_scraping)) if self.gpus is not None else None
         stop_pushing = asyncio.Event()
         pushing = asyncio.create_task(self.pusher.run(stop_pushing)) if self.pusher is not None else None
+        settle_memory()
         try:
             await self._stop.wait()
             if not await self.proxy.drain(self.settings.drain_s):
@@ -281,12 +290,8 @@ def run(settings: Settings) -> int:
     async def main() -> None:
         await Runtime(settings).run()
 
-    with contextlib.suppress(ImportError):
-        import uvloop
-
-        uvloop.run(main())
-        return 0
-    asyncio.run(main())
+    raise_file_limit()
+    run_on_best_loop(main())
     return 0
 
 

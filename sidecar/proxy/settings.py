@@ -12,6 +12,14 @@ from sidecar.errors import SettingsError
 _FIELD_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
 
+_LOCAL = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})
+
+
+def _same(upstream: str, listen: str) -> bool:
+    """True if connections to the first surely come to the second: every request would go round for ever."""
+    return upstream == listen or (listen in ("0.0.0.0", "::", "localhost") and upstream in _LOCAL)
+
+
 @dataclass(frozen=True, slots=True)
 class ProxySettings:
     """Settings of one proxy. Sizes are bytes, times seconds. Wrong values raise SettingsError."""
@@ -54,7 +62,9 @@ class ProxySettings:
     """False: bytes only, no records."""
 
     def __post_init__(self) -> None:
-        self.address()
+        host, port = self.address()
+        if port == self.listen_port and _same(host, self.listen_host):
+            raise SettingsError(f"upstream: {self.upstream!r} is where the proxy itself listens")
         if not 0 <= self.listen_port <= 65535:
             raise SettingsError(f"listen_port: {self.listen_port} is not a port (0 to 65535)")
         for key in ("max_head_bytes", "max_connections", "buffer_bytes"):

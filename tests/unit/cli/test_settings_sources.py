@@ -54,6 +54,10 @@ def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
         ("drain_s: 0", "drain_s: must be more than 0 seconds"),
         ("drain_s: .nan", "drain_s: must be a number"),
         ("max_models: 2.5", "max_models: must be a whole number"),
+        ("host_header: llm.example", "host_header: must be pass or upstream, not 'llm.example'"),
+        ("forwarded: sometimes", "forwarded: must be true or false"),
+        ("max_connections: 0", "max_connections: must be a whole number of at least 1"),
+        ("idle_timeout_s: -1", "idle_timeout_s: must be more than 0 seconds"),
         ("slo: ttft=1\nslo_file: x.yaml", "give one of them"),
     ],
 )

@@ -56,3 +56,14 @@ def test_wrong_upstreams_name_the_key(url: str) -> None:
 def test_wrong_values_name_the_key(key: str, value: Any) -> None:
     with pytest.raises(SettingsError, match=f"^{key}: "):
         ProxySettings("http://a", **{key: value})
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1", "0.0.0.0", "::", "localhost"])
+def test_no_proxy_before_itself(listen: str) -> None:
+    with pytest.raises(SettingsError, match="^upstream: .* is where the proxy itself listens"):
+        ProxySettings("http://127.0.0.1:8080", listen_host=listen, listen_port=8080)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8081", "http://vllm:8080", "http://10.0.0.1:8080"])
+def test_a_like_address_elsewhere_is_fine(url: str) -> None:
+    assert ProxySettings(url, listen_host="0.0.0.0", listen_port=8080).upstream == url
