@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -19,6 +20,8 @@ from sidecar.spans.otlp import attributes_of, python_value
 from tests.support.exporter import exporter
 from tests.support.gpu_replay import NAMESPACE, POD, GpuDay, uuid
 from tests.support.otlp_tap import OtlpTap
+from tests.support.page_shot import browsed
+from tests.support.screenshot import chromium
 from tests.support.sidecar_process import Running, sidecar_process, wait_for
 from tests.support.simulated import simulate_process
 
@@ -210,3 +213,28 @@ def test_mistakes_name_their_key(arguments: list[str], words: str) -> None:
     assert ran.returncode == 2
     assert words in ran.stderr
     assert ran.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(chromium() is None, reason="chromium (Debian package chromium) is not installed")
+def test_the_status_page_shows_the_gpus(sidecar: Running) -> None:
+    async def look() -> None:
+        for width in (1200, 390):
+            async with browsed(sidecar.admin + "/", width=width, height=900, dark=width < 400) as page:
+                await page.until("document.querySelectorAll('#gpu-table tbody tr').length === 4")
+                shown = await page.js("document.getElementById('gpus').innerText")
+                assert "GPU 2 runs at 71 % of its peers' clock since" in shown
+                assert "hw_thermal" not in shown
+                assert "thermal" in shown
+                assert "exclusive" in shown
+                assert "Source amd gives nothing: nobody listens there." in shown
+                assert "of H100-SXM bf16 dense" in shown
+                assert await page.js("document.documentElement.scrollWidth <= innerWidth")
+                bad = [
+                    e for e in page.events if e.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded")
+                ]
+                assert bad == []
+                out = os.environ.get("GOODPUT_SCREENSHOTS")
+                if out:
+                    (Path(out) / f"gpus-{width}.png").write_bytes(await page.shoot())
+
+    asyncio.run(look())
