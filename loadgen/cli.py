@@ -13,6 +13,7 @@ from types import ModuleType
 from loadgen import __version__
 from loadgen.commands import compare, demo, rehearse, report, simulate, sweep, target
 from loadgen.commands import run as run_command
+from loadgen.settings_file import with_settings
 from sidecar.errors import UserError
 
 # One line for each command module. A module brings ``add_parser(subparsers)`` and sets ``run``.
@@ -35,7 +36,8 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns its exit status; 2 for a mistake of the user, 130 after Ctrl-C."""
     try:
-        args = build_parser().parse_args(argv)
+        parser = build_parser()
+        args = parser.parse_args(with_settings(parser, sys.argv[1:] if argv is None else argv))
         status: int = args.run(args)
     except UserError as error:
         print(f"goodput-loadgen: error: {error}", file=sys.stderr)

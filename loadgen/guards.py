@@ -46,8 +46,9 @@ class Expectations:
     """What the workload promised, for comparison with what came back."""
 
     exact_outputs: bool = False  # ignore_eos: every answer must have the length asked for
-    shared_prefix: bool = False  # prefixes are shared on purpose
-    model: str = ""  # the model asked for
+    own_hit_rate: float | None = 0.0  # share of prompt tokens shared on purpose; None: cannot be said
+    model: str = ""  # the model asked for, where a record does not say otherwise
+    inexact_classes: frozenset[str] = frozenset()  # classes whose answers end by themselves
 
 
 def client_limited(
@@ -120,10 +121,22 @@ def prefix_hit_rate(
     return hits / queries if queries > 0 and hits >= 0 else None
 
 
-def warm_prefix(hit_rate: float | None, *, shared_prefix: bool) -> Finding | None:
-    """A finding where prompts meant to be new were found in the server's prefix cache."""
-    if hit_rate is None or shared_prefix or hit_rate <= MAX_HIT_RATE:
+def warm_prefix(
+    hit_rate: float | None, *, shared_prefix: bool = False, own_rate: float | None = 0.0
+) -> Finding | None:
+    """A finding where the server's prefix cache held more than the workload shares by itself.
+
+    ``own_rate`` is what an endless cache would find by the workload's own doing (``None`` or
+    ``shared_prefix``: not known, so nothing can be said).
+    """
+    if hit_rate is None or shared_prefix or own_rate is None or hit_rate <= own_rate + MAX_HIT_RATE:
         return None
+    if own_rate > 0:
+        return Finding(
+            "prefix_cache",
+            f"the prefix cache held {hit_rate:.0%} of the prompt tokens though the workload shares only "
+            f"{own_rate:.0%}; use another --seed or restart the server",
+        )
     return Finding(
         "prefix_cache",
         f"the prefix cache held {hit_rate:.0%} of the prompt tokens though no prefix is shared on purpose; "
@@ -212,18 +225,22 @@ def examine(
             if r.outcome is Outcome.COMPLETED
             and r.output_tokens is not None
             and (asked := r.extra.get("asked_tokens")) is not None
+            and r.request_class not in expectations.inexact_classes
         ]
         findings.append(short_outputs(pairs))
-    findings.append(warm_prefix(engine.get("prefix_hit_rate"), shared_prefix=expectations.shared_prefix))
+    findings.append(warm_prefix(engine.get("prefix_hit_rate"), own_rate=expectations.own_hit_rate))
     findings.append(None if cut else foreign_traffic(engine, in_flight_mean))
     if expectations.model:
-        others = {r.model for r in records if r.model and r.outcome is Outcome.COMPLETED} - {
-            expectations.model
-        }
+        others = sorted(
+            {
+                (r.model, asked)
+                for r in records
+                if r.model
+                and r.outcome is Outcome.COMPLETED
+                and r.model != (asked := r.extra.get("asked_model", expectations.model))
+            }
+        )
         if others:
-            findings.append(
-                Finding(
-                    "other_model", f"answers came from {', '.join(sorted(others))}, not {expectations.model}"
-                )
-            )
+            said = "; ".join(f"answers came from {got}, not {asked}" for got, asked in others)
+            findings.append(Finding("other_model", said))
     return sorted((f for f in findings if f is not None), key=lambda finding: not finding.voids)

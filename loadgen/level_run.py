@@ -23,7 +23,8 @@ from loadgen.plan import ClientHealth, LevelPlan
 from loadgen.stats import Distribution
 from loadgen.stream_client import Exchange, StreamClient
 from loadgen.wire import rebase
-from loadgen.workload.spec import RequestMaker
+from loadgen.workload.mix import MixMaker
+from loadgen.workload.spec import PreparedRequest
 from sidecar.requests.records import End, ErrorKind, Outcome, RequestRecord
 
 # A user whose request failed waits before its next one, twice as long each time: a server that refuses
@@ -46,7 +47,7 @@ class LevelRun:
         plan: LevelPlan,
         *,
         client: StreamClient,
-        maker: RequestMaker,
+        maker: MixMaker,
         model: str,
         worker: int,
         workers: int,
@@ -63,7 +64,9 @@ class LevelRun:
         self._on_record = on_record
         self._serial = worker
         self._records: list[RequestRecord] = []
-        self._over: deque[tuple[Exchange, int | None, int]] = deque()  # ended, records still to be made
+        self._over: deque[tuple[Exchange, int | None, PreparedRequest]] = (
+            deque()
+        )  # ended, records still to be made
         self._pending = 0  # requests of the measured window that are not over
         self._senders: set[gevent.Greenlet] = set()
         self._slot = Event()
@@ -143,10 +146,11 @@ class LevelRun:
         now_ns = time.monotonic_ns()
         due_ns = first_due_ns
         while due_ns < min(window_end_ns, now_ns):
+            request = self._maker.make(self.plan.number, self._next_serial())
             self._records.append(
                 RequestRecord(
-                    api=self._maker.api,
-                    model=self._model,
+                    api=request.api,
+                    model=request.model or self._model,
                     streamed=True,
                     start_ns=due_ns,
                     end_ns=now_ns,
@@ -154,6 +158,7 @@ class LevelRun:
                     error_kind=ErrorKind.TIMEOUT,
                     error="never sent: the ceiling on requests in flight was reached",
                     scheduled_ns=due_ns,
+                    request_class=request.request_class,
                 )
             )
             due_ns = self._t0_ns + round(next(later) * 1e9)
@@ -174,23 +179,24 @@ class LevelRun:
             exchange = self._client.request(
                 request.wire,
                 request.api,
-                model=self._model,
+                model=request.model or self._model,
                 scheduled_ns=due_ns,
                 timeout_s=self._timeout_s,
             )
         finally:
             self._pending -= counts
-        self._over.append((exchange, due_ns, request.asked_tokens))
+        self._over.append((exchange, due_ns, request))
         return exchange.gave_output
 
     def _close_record(self) -> None:
-        exchange, due_ns, asked_tokens = self._over.popleft()
+        exchange, due_ns, request = self._over.popleft()
         record = exchange.record()
         record = replace(
             record,
             scheduled_ns=due_ns,
             sent_ns=exchange.sent_ns,
-            extra={**record.extra, "asked_tokens": str(asked_tokens)},
+            request_class=request.request_class,
+            extra=record.extra | asked_of(request),
         )
         self._records.append(record)
         self._failures += record.outcome is not Outcome.COMPLETED
@@ -321,6 +327,12 @@ class LevelRun:
                     "in_flight": self._client.in_flight,
                 }
             )
+
+
+def asked_of(request: PreparedRequest) -> dict[str, str]:
+    """What was asked for, kept with the record so that it can be held against the answer."""
+    asked = {"asked_tokens": str(request.asked_tokens)}
+    return asked | {"asked_model": request.model} if request.model else asked
 
 
 def _cpu_now() -> tuple[float, float]:

@@ -27,7 +27,8 @@ from loadgen.orders import plan_from, setup_from  # noqa: E402
 from loadgen.stream_client import StreamClient  # noqa: E402
 from loadgen.user import LevelUser, fire_request  # noqa: E402
 from loadgen.wire import pack  # noqa: E402
-from loadgen.workload.spec import RequestMaker, build_head  # noqa: E402
+from loadgen.workload.mix import MixMaker  # noqa: E402
+from loadgen.workload.spec import CLASS_HEADER, Workload, build_head  # noqa: E402
 from sidecar.requests.records import Api  # noqa: E402
 
 
@@ -53,9 +54,17 @@ class Process:
         setup = setup_from(order)
         self._setup = setup
         self._client = StreamClient(setup.target)
-        head = build_head(setup.target, Api(setup.workload.api), setup.api_key, setup.headers)
-        self._maker = RequestMaker(
-            setup.workload, model=setup.model, seed=setup.seed, calibration=setup.calibration, head=head
+
+        def head_of(workload: Workload) -> bytes:
+            named = {CLASS_HEADER: workload.name} if workload.name else {}
+            return build_head(setup.target, Api(workload.api), setup.api_key, setup.headers | named)
+
+        self._maker = MixMaker(
+            setup.mix,
+            model=setup.model,
+            seed=setup.seed,
+            calibration=setup.calibration,
+            head_of=head_of,
         )
         self.say({"event": "ready", "pid": os.getpid()})
 

@@ -7,6 +7,7 @@ import json
 import math
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from loadgen.address import Target
 from loadgen.arrivals import Arrivals, parse_arrivals
 from loadgen.sweep import SweepSettings
 from loadgen.workload.lengths import parse_lengths
-from loadgen.workload.spec import Workload
+from loadgen.workload.mix import Mix
+from loadgen.workload.recipes import Recipe, load_recipe, recipe_names
 from sidecar.errors import UserError
-from sidecar.requests.slo import DEFAULT_SLO, parse_slo
+from sidecar.requests.slo import DEFAULT_SLO, SloPolicy, load_slo, parse_slo
 
 
 def seconds(text: str) -> float:
@@ -75,23 +77,36 @@ def add_access(parser: argparse.ArgumentParser) -> None:
 def add_workload(parser: argparse.ArgumentParser) -> None:
     """Flags about what is sent."""
     parser.add_argument(
-        "--api", choices=("chat", "completions"), default="chat", help="which API (default %(default)s)"
+        "--workload",
+        metavar="FILE|NAME",
+        help=f"classes of requests from a file, or {', '.join(recipe_names())}; the flags below then change "
+        "every class of it",
     )
+    parser.add_argument("--api", choices=("chat", "completions"), help="which API (default chat)")
     parser.add_argument(
         "--prompt-tokens",
-        default="128",
         metavar="LENGTHS",
-        help="128, uniform:50-200, normal:128,20 or lognormal:128,0.5 (default %(default)s)",
+        help="128, uniform:50-200, normal:128,20, lognormal:128,0.5 or file:PATH with one length a line "
+        "(default 128)",
     )
-    parser.add_argument(
-        "--output-tokens", default="64", metavar="LENGTHS", help="as --prompt-tokens (default %(default)s)"
-    )
+    parser.add_argument("--output-tokens", metavar="LENGTHS", help="as --prompt-tokens (default 64)")
     parser.add_argument(
         "--shared-prefix-tokens",
         type=count(0, 100_000),
-        default=0,
         metavar="N",
-        help="let all prompts begin with the same N tokens (default 0: no two prompts begin alike)",
+        help="let prompts begin with the same N tokens (default 0: no two prompts begin alike)",
+    )
+    parser.add_argument(
+        "--shared-prefix-share",
+        type=share,
+        metavar="S",
+        help="share of the prompts that do (default 1)",
+    )
+    parser.add_argument(
+        "--shared-prefix-groups",
+        type=count(1, 1000),
+        metavar="N",
+        help="how many different shared prefixes there are (default 1)",
     )
     parser.add_argument(
         "--no-ignore-eos",
@@ -112,7 +127,10 @@ def add_measuring(parser: argparse.ArgumentParser, *, warmup_s: float, window_s:
         "--slo",
         default="",
         metavar="BOUNDS",
-        help="e.g. ttft=1,tpot=0.05,max_gap=1 in seconds (default: the default class)",
+        help="e.g. ttft=1,tpot=0.05,max_gap=1 in seconds (default: the workload's own bounds)",
+    )
+    parser.add_argument(
+        "--slo-file", metavar="FILE", help="bounds for each class (as configs/slo.yaml), found by its name"
     )
     parser.add_argument(
         "--warmup-s",
@@ -150,7 +168,12 @@ def add_measuring(parser: argparse.ArgumentParser, *, warmup_s: float, window_s:
 
 
 def add_out(parser: argparse.ArgumentParser, default: str) -> None:
-    """Where the report goes."""
+    """Where the report goes, and where settings come from."""
+    parser.add_argument(
+        "--settings",
+        metavar="FILE",
+        help="YAML file whose keys are these flags, e.g. 'window-s: 20'; flags given here win",
+    )
     parser.add_argument(
         "--out",
         type=Path,
@@ -160,8 +183,32 @@ def add_out(parser: argparse.ArgumentParser, default: str) -> None:
     )
 
 
-def workload_of(args: argparse.Namespace) -> Workload:
-    """The workload the flags describe."""
+def share(text: str) -> float:
+    """A flag that takes a share from 0 to 1."""
+    value = _number(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text}: a share from 0 to 1")
+    return value
+
+
+def recipe_of(args: argparse.Namespace) -> Recipe:
+    """The workload of the file, where there is one, with what the flags change in each of its classes."""
+    recipe = load_recipe(args.workload) if args.workload else Recipe(Mix())
+    changes: dict[str, Any] = {
+        name: value
+        for name, value in (
+            ("api", args.api),
+            ("shared_prefix_tokens", args.shared_prefix_tokens),
+            ("shared_share", args.shared_prefix_share),
+            ("shared_groups", args.shared_prefix_groups),
+        )
+        if value is not None
+    }
+    for name in ("prompt_tokens", "output_tokens"):
+        if text := getattr(args, name):
+            changes[name] = parse_lengths(text, f"--{name.replace('_', '-')}")
+    if args.no_ignore_eos:
+        changes["ignore_eos"] = False
     extra: dict[str, Any] = {}
     if args.body:
         try:
@@ -170,14 +217,21 @@ def workload_of(args: argparse.Namespace) -> Workload:
             raise UserError(f"--body: not JSON ({error})") from None
         if not isinstance(extra, dict):
             raise UserError('--body: must be a JSON object, such as {"temperature": 0}')
-    return Workload(
-        api=args.api,
-        prompt_tokens=parse_lengths(args.prompt_tokens, "--prompt-tokens"),
-        output_tokens=parse_lengths(args.output_tokens, "--output-tokens"),
-        ignore_eos=not args.no_ignore_eos,
-        shared_prefix_tokens=args.shared_prefix_tokens,
-        extra=extra,
-    )
+    classes = tuple(replace(w, **changes, extra=w.extra | extra) for w in recipe.mix.classes)
+    return replace(recipe, mix=replace(recipe.mix, classes=classes))
+
+
+def policy_of(args: argparse.Namespace, recipe: Recipe) -> SloPolicy:
+    """By which bounds each class is judged: the flags', else the workload's own, else the default class."""
+    if args.slo and args.slo_file:
+        raise UserError("--slo and --slo-file: give one of them")
+    if args.slo_file:
+        return load_slo(args.slo_file)
+    if args.slo:
+        slo = parse_slo(args.slo)
+        return SloPolicy(slo, (slo,))
+    default = recipe.slos[0] if len(recipe.mix.classes) == 1 and recipe.slos else DEFAULT_SLO
+    return SloPolicy(default, recipe.slos)
 
 
 def target_of(args: argparse.Namespace, url: str) -> Target:
@@ -199,10 +253,11 @@ def api_key_of(args: argparse.Namespace) -> str:
 
 def settings_of(args: argparse.Namespace, url: str, arrivals: Arrivals) -> SweepSettings:
     """What every level shares."""
+    recipe = recipe_of(args)
     return SweepSettings(
         url=url,
-        slo=parse_slo(args.slo) if args.slo else DEFAULT_SLO,
-        workload=workload_of(args),
+        slo=policy_of(args, recipe),
+        mix=recipe.mix,
         seed=args.seed,
         arrivals=arrivals,
         warmup_s=args.warmup_s,

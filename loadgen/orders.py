@@ -8,9 +8,8 @@ from typing import Any
 from loadgen.address import Target
 from loadgen.arrivals import Arrivals
 from loadgen.plan import LevelPlan
-from loadgen.workload.lengths import Lengths
+from loadgen.workload.mix import Mix, mix_from
 from loadgen.workload.prompts import Calibration
-from loadgen.workload.spec import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +17,7 @@ class Setup:
     """Everything a Locust process must know once, before its first level."""
 
     target: Target
-    workload: Workload
+    mix: Mix
     model: str
     seed: int
     calibration: Calibration
@@ -37,10 +36,7 @@ def setup_order(setup: Setup) -> dict[str, Any]:
 def setup_from(order: dict[str, Any]) -> Setup:
     """The other end of `setup_order`."""
     values = {name: value for name, value in order.items() if name != "do"}
-    workload = dict(values["workload"])
-    for name in ("prompt_tokens", "output_tokens"):
-        workload[name] = Lengths(**workload[name])
-    values["workload"] = Workload(**workload)
+    values["mix"] = mix_from(values["mix"])
     values["target"] = Target(**values["target"])
     values["calibration"] = Calibration(**values["calibration"])
     return Setup(**values)

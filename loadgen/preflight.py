@@ -34,6 +34,7 @@ class Server:
     )
     calibration: Calibration
     max_model_len: int | None
+    models: tuple[str, ...] = ()  # all that are served, adapters too
 
 
 class Preflight:
@@ -62,16 +63,16 @@ class Preflight:
         """
         try:
             with self._client:
-                found, max_len = self._models(model)
+                found, max_len, served = self._models(model)
                 name = self._name()
                 self._probe(path, {**probe, "model": found})
-                return Server(found, name, self._calibrate(found, api), max_len)
+                return Server(found, name, self._calibrate(found, api), max_len, served)
         except httpx.HTTPError as error:
             raise ServerUnfit(f"{self._url} cannot be reached: {_reason(error)}") from None
         except httpx.InvalidURL as error:
             raise ServerUnfit(f"--url {self._url}: {error}") from None
 
-    def _models(self, wanted: str) -> tuple[str, int | None]:
+    def _models(self, wanted: str) -> tuple[str, int | None, tuple[str, ...]]:
         answer = self._client.get(f"{self._url}/v1/models")
         if answer.status_code in (401, 403):
             raise ServerUnfit(
@@ -102,7 +103,7 @@ class Preflight:
         if wanted not in models:
             raise ServerUnfit(f"--model {wanted}: not served at {self._url}; it has {', '.join(models)}")
         length = models[wanted].get("max_model_len")
-        return wanted, length if isinstance(length, int) else None
+        return wanted, length if isinstance(length, int) else None, tuple(models)
 
     def _name(self) -> str:
         """The server's name and version; never fails the check."""

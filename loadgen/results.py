@@ -25,6 +25,23 @@ class Quantiles:
 
 
 @dataclass(frozen=True, slots=True)
+class ClassResult:
+    """One class of a mixed level, judged by its own bounds; the figures mean what they mean for the level."""
+
+    sent: int
+    completed: int
+    eligible: int
+    good: int
+    badput: dict[str, int]
+    goodput_rps: float
+    attainment: float | None
+    ttft: Quantiles
+    tpot: Quantiles
+    e2e: Quantiles
+    output_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class LevelResult:
     """One load level, measured once (a repeat is another LevelResult of the same load)."""
 
@@ -60,6 +77,7 @@ class LevelResult:
     valid: bool = True
     flags: tuple[str, ...] = ()  # why it is not valid, or what to know
     engine: dict[str, float] = field(default_factory=dict)  # canonical engine signals over the window
+    classes: dict[str, ClassResult] = field(default_factory=dict)  # where there are several
 
 
 @dataclass(frozen=True, slots=True)

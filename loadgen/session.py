@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from loadgen.engine_watch import EngineWatch
 from loadgen.locust_pool import LoadFailed, LocustPool
 from loadgen.orders import Setup
 from loadgen.plan import LevelPlan, Measured
-from loadgen.preflight import Preflight
+from loadgen.preflight import Preflight, Server
 from loadgen.processes import patiently
 from loadgen.progress import Display
 from loadgen.report import write_all
@@ -23,6 +24,7 @@ from loadgen.report.terminal import render
 from loadgen.results import LevelResult, SweepReport
 from loadgen.search import PeakSearch
 from loadgen.sweep import Sweep
+from loadgen.workload.mix import Mix
 from loadgen.workload.prompts import Calibration
 from loadgen.workload.spec import PATHS, RequestMaker
 from sidecar.errors import UserError
@@ -58,25 +60,20 @@ def measure(
     settings = options.settings_of(args, url, arrivals)
     target = options.target_of(args, url)
     api_key = options.api_key_of(args)
-    api = Api(settings.workload.api)
+    first = settings.mix.classes[0]
+    api = Api(first.api)
     _must_be_writable(args)
-    prober = RequestMaker(
-        settings.workload, model="", seed=settings.seed, calibration=Calibration(), head=b""
-    )
+    prober = RequestMaker(first, model="", seed=settings.seed, calibration=Calibration(), head=b"")
     preflight = Preflight(url, api_key=api_key, verify=args.ca_file or not args.insecure)
     probe = prober.body("Say something.", PROBE_TOKENS)
     server = patiently(
-        lambda: preflight.check(model=args.model, api=settings.workload.api, path=PATHS[api], probe=probe),
+        lambda: preflight.check(model=args.model, api=first.api, path=PATHS[api], probe=probe),
         stopped,
     )
-    _must_fit(
-        args,
-        server.max_model_len,
-        settings.workload.prompt_tokens.mean + settings.workload.output_tokens.mean,
-    )
+    _must_fit(settings.mix, server)
     setup = Setup(
         target=target,
-        workload=settings.workload,
+        mix=settings.mix,
         model=server.model,
         seed=settings.seed,
         calibration=server.calibration,
@@ -100,7 +97,9 @@ def measure(
 
                 def on_level(level: LevelResult) -> None:
                     display.end(level)
-                    write_all(sweep.report(), args.out)
+                    # A disk that is full for now must not end the measuring; the last write tells of it.
+                    with contextlib.suppress(UserError):
+                        write_all(sweep.report(), args.out)
 
                 sweep.run(run_level, on_level)
         except LoadFailed as failure:
@@ -109,9 +108,10 @@ def measure(
     report = sweep.report()
     if stopped():
         status = INTERRUPTED
-    files = write_all(report, args.out)
+    # Shown first: where the files cannot be written, the result is at least on the screen.
     console.print()
     console.print(render(report))
+    files = write_all(report, args.out)
     console.print(f"\nreport: {files['html']}", highlight=False, markup=False, soft_wrap=True)
     if status == 0 and not any(level.completed for level in report.levels):
         status = FAILED
@@ -131,9 +131,20 @@ def _must_be_writable(args: argparse.Namespace) -> None:
         ) from None
 
 
-def _must_fit(args: argparse.Namespace, max_model_len: int | None, mean_tokens: float) -> None:
-    if max_model_len is not None and mean_tokens > max_model_len:
-        raise UserError(
-            f"--prompt-tokens {args.prompt_tokens} with --output-tokens {args.output_tokens}: on average "
-            f"{mean_tokens:.0f} tokens, but the model's context is {max_model_len}"
-        )
+def _must_fit(mix: Mix, server: Server) -> None:
+    """Refuse a workload that the server cannot take: too long for its context, or a model it does not
+    have.
+    """
+    for workload in mix.classes:
+        named = f"workload class {workload.name}: " if workload.name else ""
+        tokens = workload.prompt_tokens.mean + workload.output_tokens.mean
+        if server.max_model_len is not None and tokens > server.max_model_len:
+            raise UserError(
+                f"{named}--prompt-tokens {workload.prompt_tokens} with --output-tokens "
+                f"{workload.output_tokens}: on average {tokens:.0f} tokens, but the model's context is "
+                f"{server.max_model_len}"
+            )
+        if workload.model and workload.model not in server.models:
+            raise UserError(
+                f"{named}model {workload.model} is not served; there are {', '.join(server.models)}"
+            )

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 
 from loadgen.guards import Expectations, Finding, examine
 from loadgen.plan import LevelPlan, Measured
-from loadgen.results import LevelResult
+from loadgen.results import ClassResult, LevelResult
 from loadgen.stats import Distribution, Started, batch_means_interval, closed_loop_interval, quantiles_of
 from sidecar.requests.records import Outcome, RequestRecord
-from sidecar.requests.slo import SloClass, Verdict, judge
+from sidecar.requests.slo import SloClass, SloPolicy, Verdict, judge
 
 
 def started_at(record: RequestRecord) -> int:
@@ -55,9 +55,12 @@ def _window_of(plan: LevelPlan, measured: Measured) -> tuple[int, int]:
 
 
 def level_result(
-    plan: LevelPlan, measured: Measured, slo: SloClass, expectations: Expectations | None = None
+    plan: LevelPlan,
+    measured: Measured,
+    slo: SloClass | SloPolicy,
+    expectations: Expectations | None = None,
 ) -> LevelResult:
-    """All figures of one level.
+    """All figures of one level. With a policy, each request is judged by the bounds of its own class.
 
     ``expectations`` is what the workload promised (output lengths, no shared prefixes); what does not hold
     becomes a flag. A latency without any completed request is absent, never zero.
@@ -65,7 +68,8 @@ def level_result(
     window_ns = _window_of(plan, measured)
     window_s = (window_ns[1] - window_ns[0]) / 1e9
     records = in_window(measured.records, window_ns)
-    verdicts = [judge(record, slo) for record in records]
+    policy = SloPolicy(slo, (slo,)) if isinstance(slo, SloClass) else slo
+    verdicts = [judge(record, policy.class_for(record)) for record in records]
     completed = [r for r in records if r.outcome is Outcome.COMPLETED]
     good = [r for r, verdict in zip(records, verdicts, strict=True) if verdict.good]
     eligible = sum(verdict.eligible for verdict in verdicts)
@@ -126,6 +130,38 @@ def level_result(
         valid=not any(finding.voids for finding in findings),
         flags=tuple(str(finding) for finding in findings),
         engine=dict(measured.engine),
+        classes=_by_class(records, verdicts, window_s),
+    )
+
+
+def _by_class(
+    records: Sequence[RequestRecord], verdicts: Sequence[Verdict], window_s: float
+) -> dict[str, ClassResult]:
+    """The figures of each named class; none where all requests are of one kind."""
+    pairs: dict[str, list[tuple[RequestRecord, Verdict]]] = {}
+    for record, verdict in zip(records, verdicts, strict=True):
+        pairs.setdefault(record.request_class, []).append((record, verdict))
+    if len(pairs) < 2:
+        return {}
+    return {name: _class_result(found, window_s) for name, found in sorted(pairs.items())}
+
+
+def _class_result(found: Sequence[tuple[RequestRecord, Verdict]], window_s: float) -> ClassResult:
+    completed = [r for r, _ in found if r.outcome is Outcome.COMPLETED]
+    eligible = sum(v.eligible for _, v in found)
+    good = sum(v.good for _, v in found)
+    return ClassResult(
+        sent=len(found),
+        completed=len(completed),
+        eligible=eligible,
+        good=good,
+        badput=_badput([v for _, v in found]),
+        goodput_rps=good / window_s,
+        attainment=good / eligible if eligible else None,
+        ttft=quantiles_of(t for r in completed if (t := r.ttft_ns) is not None),
+        tpot=quantiles_of(tpot for r in completed if (tpot := r.tpot_ns) is not None),
+        e2e=quantiles_of(r.e2e_ns for r in completed),
+        output_tokens=_tokens(completed),
     )
 
 

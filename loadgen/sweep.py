@@ -19,8 +19,10 @@ from loadgen.preflight import Server
 from loadgen.results import LevelResult, SweepReport
 from loadgen.search import PeakSearch
 from loadgen.step import level_result
-from loadgen.workload.spec import Workload
-from sidecar.requests.slo import SloClass
+from loadgen.workload.mix import Mix
+from loadgen.workload.spec import PATHS
+from sidecar.requests.records import Api
+from sidecar.requests.slo import SloPolicy
 
 SHARES = (0.99, 0.95, 0.9)
 
@@ -32,8 +34,8 @@ class SweepSettings:
     """
 
     url: str
-    slo: SloClass
-    workload: Workload
+    slo: SloPolicy
+    mix: Mix
     seed: int
     arrivals: Arrivals
     warmup_s: float
@@ -131,11 +133,12 @@ class Sweep:
         )
 
     def _expectations(self) -> Expectations:
-        workload = self._settings.workload
+        mix = self._settings.mix
         return Expectations(
-            exact_outputs=workload.ignore_eos,
-            shared_prefix=workload.shared_prefix_tokens > 0,
+            exact_outputs=any(workload.ignore_eos for workload in mix.classes),
+            own_hit_rate=mix.own_hit_rate,
             model=self._server.model,
+            inexact_classes=frozenset(w.name for w in mix.classes if not w.ignore_eos),
         )
 
     def report(self) -> SweepReport:
@@ -149,8 +152,8 @@ class Sweep:
             url=settings.url,
             model=self._server.model,
             server=self._server.name,
-            slo=slo_json(settings.slo),
-            workload={**settings.workload.to_json(), "arrivals": asdict(settings.arrivals)},
+            slo=slo_json(settings.slo, settings.mix),
+            workload={**settings.mix.to_json(), "arrivals": asdict(settings.arrivals)},
             seed=settings.seed,
             levels=levels,
             peak=self._search.result(SHARES),
@@ -185,6 +188,10 @@ class Sweep:
         )
 
 
-def slo_json(slo: SloClass) -> dict[str, Any]:
-    """The SLO's name and bounds in seconds, for the report."""
-    return asdict(slo)
+def slo_json(policy: SloPolicy, mix: Mix) -> dict[str, Any]:
+    """Name and bounds in seconds, for the report; of classes with different bounds, each under its name."""
+    by_class = {w.name: policy.class_for(request_class=w.name, path=PATHS[Api(w.api)]) for w in mix.classes}
+    slos = list(by_class.values())
+    if all(slo == slos[0] for slo in slos):
+        return asdict(slos[0])
+    return {"name": "by class", "classes": {name: asdict(slo) for name, slo in by_class.items()}}

@@ -45,7 +45,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--max-seconds",
         type=options.seconds,
-        default=110.0,
+        default=130.0,
         metavar="S",
         help="start no level that would end after so long (default %(default)s)",
     )
@@ -53,16 +53,18 @@ def add_parser(subparsers: Any) -> None:
     options.add_workload(parser)
     options.add_measuring(parser, warmup_s=1.5, window_s=6.0)
     options.add_out(parser, "out/demo")
-    parser.set_defaults(run=run, prompt_tokens=None, output_tokens=None)
+    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the demo; statuses as of ``sweep``."""
     console = output()
     # No repeats and a coarser grid: satisfied after about seven levels, within the time a demo may take.
-    search = PeakSearch(parse_levels(args.levels, whole=True), max_repeats=1, resolution=0.1)
+    search = PeakSearch(parse_levels(args.levels, whole=True), max_repeats=1, resolution=0.15)
     profile = None if args.attach else find_profile(args.profile, None)
-    stated = not (args.prompt_tokens or args.output_tokens or args.slo)  # what the truth is stated for
+    stated = not (
+        args.workload or args.prompt_tokens or args.output_tokens or args.slo or args.slo_file
+    )  # what the truth is stated for
     _fill_in(args, profile)
     with Interrupt() as stopped, ExitStack() as children:
         upstream = args.attach.rstrip("/") if args.attach else _simulator(args, children, stopped)
@@ -77,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _fill_in(args: argparse.Namespace, profile: Profile | None) -> None:
     """Workload and SLO the profile's truth is stated for, unless the flags say otherwise."""
+    if args.workload:
+        return
     if profile is None:
         args.prompt_tokens = args.prompt_tokens or "uniform:32-160"
         args.output_tokens = args.output_tokens or "uniform:16-64"
@@ -85,9 +89,10 @@ def _fill_in(args: argparse.Namespace, profile: Profile | None) -> None:
     args.prompt_tokens = args.prompt_tokens or f"uniform:{prompt.low}-{prompt.high}"
     args.output_tokens = args.output_tokens or f"uniform:{output.low}-{output.high}"
     bounds = {"ttft": profile.slo.ttft_s, "tpot": profile.slo.tpot_s}
-    args.slo = args.slo or ",".join(
-        f"{name}={bound:g}" for name, bound in bounds.items() if bound is not None
-    )
+    if not args.slo_file:
+        args.slo = args.slo or ",".join(
+            f"{name}={bound:g}" for name, bound in bounds.items() if bound is not None
+        )
 
 
 def _simulator(args: argparse.Namespace, children: ExitStack, stopped: Callable[[], bool]) -> str:
@@ -104,6 +109,8 @@ def _sidecar(
     command += ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
     if args.slo:
         command += ["--slo", args.slo]
+    elif args.slo_file:
+        command += ["--slo-file", args.slo_file]
     child = children.enter_context(Child("sidecar", command))
     child.address("admin", limit_s=_START_LIMIT_S, stopped=stopped)
     return child.address("proxy", limit_s=_START_LIMIT_S, stopped=stopped)

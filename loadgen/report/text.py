@@ -104,4 +104,9 @@ def slo_bounds(slo: dict[str, object]) -> list[tuple[str, float]]:
         value = slo.get(key)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             out.append((name, float(value)))
+    classes = slo.get("classes")
+    if isinstance(classes, dict):  # a mix: each class has bounds of its own
+        for name, own in classes.items():
+            if isinstance(own, dict):
+                out += [(f"{name} {bound}", value) for bound, value in slo_bounds(own)]
     return out

@@ -1,16 +1,17 @@
-"""How long prompts and answers are: seeded draws of token counts. Pure."""
+"""How long prompts and answers are: seeded draws of token counts. Pure but for `parse_lengths` of a file."""
 
 from __future__ import annotations
 
 import math
 import random
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from sidecar.errors import UserError
 
-Shape = Literal["fixed", "uniform", "normal", "lognormal"]
-_HELP = "write 128, uniform:LOW-HIGH, normal:MEAN,SD or lognormal:MEDIAN,SIGMA"
+Shape = Literal["fixed", "uniform", "normal", "lognormal", "file"]
+_HELP = "write 128, uniform:LOW-HIGH, normal:MEAN,SD, lognormal:MEDIAN,SIGMA or file:PATH"
 MAX_TOKENS = 1_000_000
 
 
@@ -19,13 +20,16 @@ class Lengths:
     """A distribution of token counts, each at least 1.
 
     ``a`` and ``b`` are: fixed (count, unused); uniform (low, high, both inclusive); normal (mean, standard
-    deviation); lognormal (median, sigma of the logarithm). ``limit`` cuts every draw.
+    deviation); lognormal (median, sigma of the logarithm); file (mean, unused): one of ``values``, which came
+    from ``source``, is drawn, each as likely as the others. ``limit`` cuts every draw.
     """
 
     shape: Shape
     a: float
     b: float = 0.0
     limit: int = MAX_TOKENS
+    values: tuple[int, ...] = ()
+    source: str = ""
 
     def draw(self, rng: random.Random) -> int:
         """One token count between 1 and the limit."""
@@ -35,6 +39,8 @@ class Lengths:
             value = rng.randint(int(self.a), int(self.b))
         elif self.shape == "normal":
             value = rng.gauss(self.a, self.b)
+        elif self.shape == "file":
+            value = rng.choice(self.values)
         else:
             value = self.a * math.exp(min(rng.gauss(0.0, self.b), 50.0))
         return max(1, min(self.limit, round(value)))
@@ -51,6 +57,8 @@ class Lengths:
     def __str__(self) -> str:
         if self.shape == "fixed":
             return f"{self.a:g}"
+        if self.shape == "file":
+            return f"file:{self.source}"
         return f"{self.shape}:{self.a:g}{'-' if self.shape == 'uniform' else ','}{self.b:g}"
 
 
@@ -59,6 +67,8 @@ def parse_lengths(text: str, flag: str) -> Lengths:
     shape, colon, tail = text.partition(":")
     if not colon:
         shape, tail = "fixed", text
+    if shape == "file":
+        return _from_file(tail, flag)
     separator = "-" if shape == "uniform" else ","
     wanted = 1 if shape == "fixed" else 2
     try:
@@ -79,3 +89,23 @@ def parse_lengths(text: str, flag: str) -> Lengths:
     if shape == "lognormal":
         return Lengths("lognormal", first, second)
     raise UserError(f"{flag} {text}: {_HELP}")
+
+
+def _from_file(name: str, flag: str) -> Lengths:
+    """Token counts out of a text file, one a line."""
+    values: list[int] = []
+    try:
+        lines = Path(name).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"{flag} file:{name}: cannot be read ({getattr(error, 'strerror', 'no text')})"
+        ) from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        if not line.strip().isdecimal() or not 1 <= int(line) <= MAX_TOKENS:
+            raise UserError(f"{flag} {name}:{number}: must be a whole number from 1 to {MAX_TOKENS}")
+        values.append(int(line))
+    if not values:
+        raise UserError(f"{flag} file:{name}: holds no length; write one whole number a line")
+    return Lengths("file", sum(values) / len(values), values=tuple(values), source=name)

@@ -57,7 +57,9 @@ def fit(samples: list[tuple[int, int]], source: str) -> Calibration:
 class PromptMaker:
     """Cuts prompts. The same seed, level and serial give the same text, on whichever worker."""
 
-    def __init__(self, seed: int, calibration: Calibration, *, shared_tokens: int = 0) -> None:
+    def __init__(
+        self, seed: int, calibration: Calibration, *, shared_tokens: int = 0, groups: int = 1
+    ) -> None:
         rng = random.Random(f"prompts/{seed}")
         words = rng.choices(WORDS, k=_RIVER_WORDS)
         self._text = " " + " ".join(words) + " "
@@ -68,8 +70,11 @@ class PromptMaker:
         self._calibration = calibration
         self._seed = seed
         self._first_serials: dict[int, int] = {}
-        self._shared = self._slice(0, calibration.words_for(shared_tokens)) if shared_tokens else ""
-        self._shared_words = len(self._shared.split())
+        # Each shared prefix starts elsewhere in the river: no two of them begin alike but by a rare chance.
+        shared_words = calibration.words_for(shared_tokens) if shared_tokens else 0
+        starts_at = random.Random(f"groups/{seed}").sample(range(1, _RIVER_WORDS), groups - 1)
+        self._shared = [self._slice(at, shared_words) for at in (0, *starts_at)] if shared_words else []
+        self._shared_words = shared_words
 
     def _slice(self, first: int, count: int) -> str:
         """``count`` words of the river from word ``first`` on, going round at its end; starts with a
@@ -83,13 +88,16 @@ class PromptMaker:
             first = 0
         return "".join(pieces)
 
-    def prompt(self, tokens: int, level: int, serial: int) -> str:
-        """A prompt of about ``tokens`` tokens, unlike that of any other (level, serial)."""
-        words = self._calibration.words_for(tokens) - self._shared_words
+    def prompt(self, tokens: int, level: int, serial: int, *, group: int | None = 0) -> str:
+        """A prompt of about ``tokens`` tokens, unlike that of any other (level, serial) after the shared
+        prefix of its group (where prefixes are shared; ``None``: it begins unlike all others).
+        """
+        shared = self._shared[group] if self._shared and group is not None else ""
+        words = self._calibration.words_for(tokens) - (self._shared_words if shared else 0)
         opening = self._opening(level, serial)
         rest = max(0, words - len(opening))
         place = hash((self._seed, level, serial)) % _RIVER_WORDS
-        return (self._shared + " " + " ".join(opening[: max(1, words)]) + self._slice(place, rest)).strip()
+        return (shared + " " + " ".join(opening[: max(1, words)]) + self._slice(place, rest)).strip()
 
     def _opening(self, level: int, serial: int) -> list[str]:
         # The seed is mixed in so that a second run against a warm server starts with other words too.

@@ -1,4 +1,4 @@
-"""What is sent: the workload as plain data, and the bytes of each request made from it."""
+"""What is sent: classes of requests as plain data, and the bytes of each request made from one."""
 
 from __future__ import annotations
 
@@ -12,16 +12,23 @@ from loadgen.workload.lengths import Lengths
 from loadgen.workload.prompts import Calibration, PromptMaker
 from sidecar.requests.records import Api
 
-_PROMPT = b"@@PROMPT@@"
+_PROMPT = "@@PROMPT@@"
 _ASKED_NUMBER = 918_273_645  # no length may be so great
 _ASKED = str(_ASKED_NUMBER).encode()
+CLASS_HEADER = "x-slo-class"  # what the sidecar, too, tells classes apart by
 
 PATHS = {Api.CHAT: "/v1/chat/completions", Api.COMPLETIONS: "/v1/completions"}
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One class of requests. ``extra`` is merged into every body and wins over everything else."""
+    """One class of requests. ``extra`` is merged into every body and wins over everything else.
+
+    ``weight`` is its share of the requests (or sessions) beside the other classes of a mix; ``model`` the
+    model or LoRA adapter it asks for, where that is another than the sweep's. ``shared_share`` of its
+    requests begin with ``shared_prefix_tokens`` tokens that belong to one of ``shared_groups`` prefixes;
+    nothing else is shared.
+    """
 
     api: Literal["chat", "completions"] = "chat"
     prompt_tokens: Lengths = field(default_factory=lambda: Lengths("fixed", 128))
@@ -29,6 +36,11 @@ class Workload:
     ignore_eos: bool = True
     shared_prefix_tokens: int = 0
     extra: dict[str, Any] = field(default_factory=dict)
+    name: str = ""
+    weight: float = 1.0
+    model: str = ""
+    shared_share: float = 1.0
+    shared_groups: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """For the report: lengths as they are written on the command line."""
@@ -37,6 +49,14 @@ class Workload:
             "prompt_tokens": str(self.prompt_tokens),
             "output_tokens": str(self.output_tokens),
         }
+
+    @property
+    def own_hit_rate(self) -> float | None:
+        """Share of prompt tokens that an endless prefix cache would find by this workload's own doing;
+        ``None`` where it cannot be said beforehand.
+        """
+        shared = min(self.shared_prefix_tokens, self.prompt_tokens.mean)
+        return self.shared_share * shared / self.prompt_tokens.mean
 
 
 def build_head(target: Target, api: Api, api_key: str = "", headers: dict[str, str] | None = None) -> bytes:
@@ -58,10 +78,12 @@ class PreparedRequest:
     wire: bytes
     api: Api
     asked_tokens: int
+    request_class: str = ""
+    model: str = ""
 
 
 class RequestMaker:
-    """Makes the requests of one worker: serials ``worker``, ``worker + workers``, ... of each level."""
+    """Makes the requests of one class: the same level and serial number always give the same bytes."""
 
     def __init__(
         self,
@@ -72,25 +94,41 @@ class RequestMaker:
         calibration: Calibration,
         head: bytes,
     ) -> None:
-        self._workload = workload
+        self.workload = workload
         self.api = Api(workload.api)
-        self._model = model
+        self._model = workload.model or model
         self._seed = seed
-        self._prompts = PromptMaker(seed, calibration, shared_tokens=workload.shared_prefix_tokens)
+        self._prompts = PromptMaker(
+            seed, calibration, shared_tokens=workload.shared_prefix_tokens, groups=workload.shared_groups
+        )
         self._head = head
-        self._body = json.dumps(self.body(_PROMPT.decode(), _ASKED_NUMBER)).encode()
+        # The body is written once; what differs between requests is put in as bytes.
+        body = json.dumps(self.body(_PROMPT, _ASKED_NUMBER)).encode()
+        before, self._has_prompt, after = body.partition(json.dumps(_PROMPT).encode())
+        self._before, self._after = before, after
 
     def make(self, level: int, serial: int) -> PreparedRequest:
-        """The request with this serial number of this level; the same arguments give the same bytes."""
+        """The request with this serial number of this level."""
         rng = random.Random(hash((self._seed, level, serial)))
-        prompt_tokens = self._workload.prompt_tokens.draw(rng)
-        asked = self._workload.output_tokens.draw(rng)
-        prompt = self._prompts.prompt(prompt_tokens, level, serial)
-        # The body was written once; what differs between requests is put in as bytes. Prompts are plain
-        # words.
-        body = self._body.replace(_PROMPT, prompt.encode(), 1).replace(_ASKED, b"%d" % asked)
+        tokens = self.workload.prompt_tokens.draw(rng)
+        asked = self.workload.output_tokens.draw(rng)
+        prompt = self._prompts.prompt(tokens, level, serial, group=self._group(rng))
+        # Prompts are plain words, which JSON writes as they are.
+        return self.prepared(b'"%b"' % prompt.encode(), asked)
+
+    def prepared(self, prompt: bytes, asked: int) -> PreparedRequest:
+        """A request with this prompt (JSON: a text, or token ids) that asks for so many tokens."""
+        content = prompt if self._has_prompt else b""
+        body = b"%b%b%b" % (self._before, content, self._after.replace(_ASKED, b"%d" % asked))
         wire = b"%bContent-Length: %d\r\n\r\n%b" % (self._head, len(body), body)
-        return PreparedRequest(wire, self.api, asked)
+        return PreparedRequest(wire, self.api, asked, self.workload.name, self.workload.model)
+
+    def _group(self, rng: random.Random) -> int | None:
+        """Which of the shared prefixes a request begins with, if any."""
+        workload = self.workload
+        if not workload.shared_prefix_tokens or rng.random() >= workload.shared_share:
+            return None
+        return rng.randrange(workload.shared_groups)
 
     def body(self, prompt: str, asked: int) -> dict[str, Any]:
         """The request's JSON. ``min_tokens`` and ``ignore_eos`` are vLLM's; others may refuse them."""
@@ -100,6 +138,6 @@ class RequestMaker:
         else:
             body["prompt"] = prompt
         body |= {"max_tokens": asked, "stream": True, "stream_options": {"include_usage": True}}
-        if self._workload.ignore_eos:
+        if self.workload.ignore_eos:
             body |= {"ignore_eos": True, "min_tokens": asked}
-        return body | self._workload.extra
+        return body | self.workload.extra

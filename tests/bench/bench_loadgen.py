@@ -33,6 +33,7 @@ from loadgen.plan import LevelPlan, Measured
 from loadgen.stats import quantiles_of
 from loadgen.step import in_window, level_result, send_lags_ns
 from loadgen.workload.lengths import Lengths
+from loadgen.workload.mix import Mix
 from loadgen.workload.prompts import Calibration
 from loadgen.workload.spec import Workload
 from sidecar.requests.records import Outcome, RequestRecord
@@ -136,7 +137,7 @@ def measure(
     """One level through the real pool."""
     setup = Setup(
         target=Target.of(url),
-        workload=Workload("completions", Lengths("fixed", 16), Lengths("fixed", tokens)),
+        mix=Mix((Workload("completions", Lengths("fixed", 16), Lengths("fixed", tokens)),)),
         model="mock",
         seed=0,
         calibration=Calibration(),

@@ -81,8 +81,8 @@ def test_nothing_recorded_is_absent_and_a_negative_duration_is_a_bug() -> None:
     assert {empty.p50_s, empty.p99_s, empty.mean_s, empty.max_s} == {None}
     with pytest.raises(ValueError, match="negative"):
         Distribution().record(-1)
+    empty_still = Distribution()
     with pytest.raises(ValueError, match="negative"):
-        empty_still = Distribution()
         empty_still.record_all([5, -1])
     assert empty_still.quantiles() == empty
 

@@ -13,6 +13,7 @@ from loadgen.orders import Setup, level_order, plan_from, setup_from, setup_orde
 from loadgen.plan import LevelPlan
 from loadgen.wire import pack, rebase, unpack
 from loadgen.workload.lengths import Lengths
+from loadgen.workload.mix import Mix
 from loadgen.workload.prompts import Calibration
 from loadgen.workload.spec import Workload
 from sidecar.requests.records import Api, ChoiceRecord, ErrorKind, Outcome, RequestRecord
@@ -84,7 +85,13 @@ def test_another_version_is_refused() -> None:
 def test_orders_come_over_unchanged() -> None:
     setup = Setup(
         target=Target("example.invalid", 8000, "/x", True, False, None),
-        workload=Workload("completions", Lengths("uniform", 5, 9), extra={"temperature": 0}),
+        mix=Mix(
+            (
+                Workload("completions", Lengths("uniform", 5, 9), extra={"temperature": 0}),
+                Workload(name="b", weight=2.0, output_tokens=Lengths("file", 2, values=(1, 3), source="f")),
+            ),
+            "x",
+        ),
         model="m",
         seed=7,
         calibration=Calibration(1.25, 3.0, "tokenize"),
