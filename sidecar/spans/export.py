@@ -73,20 +73,15 @@ class OtlpSink:
 
 
 class LinesSink:
-    """One OTLP/JSON message a line, to a file or the console. The file is made readable to its owner only."""
+    """One OTLP/JSON message a line, to a file or the console. The file is made readable to its owner only.
+
+    A file holds whole lines only, whatever happens: what a full disk took half of is cut off again.
+    """
 
     def __init__(self, target: Path | IO[str], resource: Mapping[str, Any]) -> None:
         self.logs_lost = 0
         self._resource = dict(resource)
-        self._owned = isinstance(target, Path)
-        if isinstance(target, Path):
-            try:
-                descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            except OSError as error:
-                raise SettingsError(f"spans file {target}: cannot write: {error.strerror}") from None
-            self._out: IO[str] = os.fdopen(descriptor, "a", encoding="utf-8")
-        else:
-            self._out = target
+        self._out = _Lines(target) if isinstance(target, Path) else target
 
     def send(self, spans: Sequence[Span]) -> None:
         """Each span in a line of its own."""
@@ -101,8 +96,46 @@ class LinesSink:
 
     def close(self) -> None:
         """Close the file; the console stays open."""
-        if self._owned:
+        if isinstance(self._out, _Lines):
             self._out.close()
+
+
+class _Lines:
+    """A file that is appended to in whole lines, without a buffer that could keep half of one."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError as error:
+            raise SettingsError(f"spans file {path}: cannot write: {error.strerror}") from None
+        self._torn = False
+
+    def write(self, line: str) -> None:
+        """Append the line. Raises OSError when not all of it could be written; nothing of it stays then."""
+        # Where half a line could not be cut off (a pipe), at least the next one begins anew.
+        data = b"\n" * self._torn + line.encode()
+        self._torn = False
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(self._file, data[written:])
+        except OSError:
+            if written:
+                self._cut_off(written)
+            raise
+
+    def _cut_off(self, count: int) -> None:
+        try:
+            os.ftruncate(self._file, os.fstat(self._file).st_size - count)
+        except OSError:
+            self._torn = True
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
 
 
 def console_sink(resource: Mapping[str, Any]) -> LinesSink:

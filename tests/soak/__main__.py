@@ -1,4 +1,6 @@
-"""``python -m tests.soak [--short] [--minutes N]``: run the suite, print its table, exit 1 if anything is wrong."""
+"""``python -m tests.soak [--short] [--minutes N]``: run the suite, print its table.
+
+Exit status 1 if anything does not hold."""
 
 from __future__ import annotations
 
@@ -12,9 +14,7 @@ from tests.soak.run import soak
 def main(argv: list[str]) -> int:
     """Run it."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak")
-    parser.add_argument(
-        "--short", action="store_true", help="a third of a minute of held load, 500 idle connections"
-    )
+    parser.add_argument("--short", action="store_true", help="20 s of held load, 500 idle connections")
     parser.add_argument("--minutes", type=float, default=30.0, help="how long load is held (default: 30)")
     parser.add_argument("--only", default="", help="only faults whose name holds this text")
     args = parser.parse_args(argv)

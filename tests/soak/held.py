@@ -29,8 +29,9 @@ class Held:
 
     def text(self) -> str:
         """A few lines for people."""
+        rate = self.asked / self.seconds
         lines = [
-            f"load held for {self.seconds:.0f} s: {self.asked} requests, {self.asked / self.seconds:.1f} a second, "
+            f"load held for {self.seconds:.0f} s: {self.asked} requests, {rate:.1f} a second, "
             f"{self.lost} lost; median latency in the second half over the first: {self.drift:.2f}; "
             f"{self.wrong or 'holds'}"
         ]

@@ -108,9 +108,10 @@ async def slow_readers(rig: Rig, count: int = 8) -> float:
     async def one(number: int) -> None:
         reader, writer = await _raw(rig, limit=1024)
         began = time.monotonic()
+        request_id = f"{rig.traffic.name}-slow-{number}-{began}"
         rig.traffic.note_begin()
         try:
-            writer.write(_request(rig, 200, f"{rig.traffic.name}-slow-{number}-{began}"))
+            writer.write(_request(rig, 200, request_id))
             whole = b""
             while data := await reader.read(1024):
                 whole += data

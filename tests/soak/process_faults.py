@@ -47,7 +47,7 @@ async def _other(rig: Rig, program: Program, clients: int = 4) -> Traffic:
 
 
 async def spans_disk_full(rig: Rig) -> float:
-    """The spans file can't grow: requests go on, the loss is counted; with room again, every line is whole."""
+    """The spans file can't grow: requests go on, losses are counted; with room again, all lines are whole."""
     spans = rig.folder / "spans.jsonl"
     program = await _sidecar(
         rig, "disk", "--spans-file", str(spans), "--content", "drop",
@@ -78,9 +78,7 @@ async def spans_disk_full(rig: Rig) -> float:
             try:
                 json.loads(line)
             except ValueError:
-                raise Wrong(
-                    f"line {number} of the spans file is no JSON: {line[:60]}...{line[-60:]}"
-                ) from None
+                raise Wrong(f"line {number} of the spans file is no JSON: ...{line[-60:]}") from None
         if "Traceback" in program.log.read_text():
             raise Wrong("a traceback in the log")
         return took
@@ -93,16 +91,13 @@ async def report_disk_full(rig: Rig) -> float:
     out = rig.folder / "reports"
     source = rig.folder / "source.json"
     source.write_text(to_json(report_of_a_sweep()), "utf-8")
-    good = await start(
-        ["-m", "loadgen.cli", "report", str(source), "--out", str(out)], log=rig.folder / "report.log"
-    )
+    command = ["-m", "loadgen.cli", "report", str(source), "--out", str(out)]
+    good = await start(command, log=rig.folder / "report.log")
     if await good.ended() != 0:
         raise Wrong(good.log.read_text()[-500:])
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     log = rig.folder / "report-full.log"
-    full = await start(
-        ["-m", "loadgen.cli", "report", str(source), "--out", str(out)], log=log, file_bytes=2000
-    )
+    full = await start(command, log=log, file_bytes=2000)
     status = await full.ended()
     said = log.read_text()
     if status == 0 or "Traceback" in said or len(said.strip().splitlines()) != 1:
@@ -111,6 +106,25 @@ async def report_disk_full(rig: Rig) -> float:
     if after != before:
         raise Wrong(f"the folder holds {sorted(after)}, held {sorted(before)}, or a file changed")
     return 0.0
+
+
+async def sweep_disk_full(rig: Rig) -> float:
+    """The disk fills up in a sweep: it goes on, the result is on the screen, the end says what is wrong."""
+    out = rig.folder / "sweep-disk"
+    sweep = await _sweep(rig, out, file_bytes=2000)
+    try:
+        assert sweep.process.stdout is not None
+        shown = (await asyncio.wait_for(sweep.process.stdout.read(), 100)).decode()
+        status, said = await sweep.ended(), sweep.log.read_text()
+        if status != 2 or "Traceback" in said or "cannot be written" not in said:
+            raise Wrong(f"exit status {status}, said: {said[-500:]!r}")
+        if "peak" not in shown.lower():
+            raise Wrong(f"the result is not on the screen: {shown[-500:]!r}")
+        if list(out.iterdir()):
+            raise Wrong(f"half-written files stay: {[path.name for path in out.iterdir()]}")
+        return 0.0
+    finally:
+        await _end(sweep)
 
 
 async def sigterm_under_load(rig: Rig) -> float:
@@ -217,7 +231,7 @@ def _levels(out: Path) -> int:
     return 0
 
 
-async def _sweep(rig: Rig, out: Path, *flags: str) -> Program:
+async def _sweep(rig: Rig, out: Path, *flags: str, file_bytes: int | None = None) -> Program:
     return await start(
         [
             *("-m", "loadgen.cli", "sweep", "--url", rig.simulator.addresses[0], "--levels", "1,2,3,4"),
@@ -225,6 +239,7 @@ async def _sweep(rig: Rig, out: Path, *flags: str) -> Program:
             *("--out", str(out), *flags),
         ],
         log=rig.folder / f"{out.name}.log",
+        file_bytes=file_bytes,
     )
 
 

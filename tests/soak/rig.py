@@ -1,4 +1,4 @@
-"""The real parts, put together: simulator process, gate, sidecar process, clients; and the books kept on them."""
+"""The real parts, put together: simulator process, gate, sidecar process, clients; and the books on them."""
 
 from __future__ import annotations
 
@@ -56,6 +56,10 @@ class Program:
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
 
+    def words(self) -> str:
+        """The end of its log."""
+        return self.log.read_text("utf-8", "replace")[-2000:]
+
     async def ended(self, limit_s: float = 30) -> int:
         return await asyncio.wait_for(self.process.wait(), limit_s)
 
@@ -104,7 +108,7 @@ async def start(
         for _ in range(listening):
             line = await asyncio.wait_for(process.stdout.readline(), limit_s)
             if b" listening on " not in line:
-                raise Wrong(f"{command}: did not start: {line!r} {log.read_text()[-2000:]}")
+                raise Wrong(f"{command}: did not start: {line!r} {program.words()}")
             program.addresses.append(line.decode().split()[-1])
     except BaseException:
         program.signal(signal.SIGKILL)
@@ -194,12 +198,8 @@ class Rig:
         """Bring traffic to rest, then read what every side has counted."""
         self.traffic.pause()
         await self.quiet()
-        found = Books(
-            await self.metrics(),
-            Counter(what for key, what in self.gate.log.items() if key.startswith(self.traffic.name)),
-            self.traffic.whats(),
-            len(self.traffic.outcomes),
-        )
+        log = Counter(what for key, what in self.gate.log.items() if key.startswith(self.traffic.name + "-"))
+        found = Books(await self.metrics(), log, self.traffic.whats(), len(self.traffic.outcomes))
         self.traffic.resume()
         return found
 

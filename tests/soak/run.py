@@ -50,6 +50,7 @@ def faults(*, idle: int) -> list[tuple[str, Fault]]:
         ("clients all leave at once", other_faults.shared_fate),
         ("disk full for spans", process_faults.spans_disk_full),
         ("disk full for a report", process_faults.report_disk_full),
+        ("disk full during a sweep", process_faults.sweep_disk_full),
         ("SIGTERM under load", process_faults.sigterm_under_load),
         ("a second signal", process_faults.second_signal),
         ("settings with an error", process_faults.wrong_settings),
@@ -115,4 +116,5 @@ HEAD = f"{'fault':<34} {'asked':>6} {'failed':>6} {'lost':>5} {'recovery':>9}  h
 def row(line: Line) -> str:
     """One line of the table."""
     recovery = "-" if line.recovery_s is None else f"{line.recovery_s:.2f} s"
-    return f"{line.what:<34} {line.asked:>6} {line.failed:>6} {line.lost:>5} {recovery:>9}  {line.wrong or 'yes'}"
+    figures = f"{line.asked:>6} {line.failed:>6} {line.lost:>5} {recovery:>9}"
+    return f"{line.what:<34} {figures}  {line.wrong or 'yes'}"
