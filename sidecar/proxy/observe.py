@@ -24,6 +24,7 @@ from sidecar.requests.records import Api, End, RequestRecord
 from sidecar.requests.stream import StreamMeter
 
 _BATCH_BYTES = 64 * 1024
+_END_BYTES = 32 * 1024  # of a request body larger than what is captured of it
 _SLICE_NS = 200_000  # of observing between two looks at the sockets
 _BEHIND = 2 * 64  # notes of a stream whose turn does not come: from here on slices have no limit
 # Observing may take half of the loop's time, and save up one second of it; beyond that it pauses.
@@ -127,6 +128,7 @@ class Watch:
     __slots__ = (
         "_api",
         "_body",
+        "_body_end",
         "_body_room",
         "_end",
         "_facts",
@@ -163,8 +165,9 @@ class Watch:
         self._request_class = request_class
         self._request_id = request_id
         self._trace = trace
-        self._body: list[bytes] = []
+        self._body = bytearray()
         self._body_room = capture
+        self._body_end = b""
         self._start_ns: int | None = None
         self._facts: RequestFacts | None = None
         self._started = False
@@ -180,15 +183,20 @@ class Watch:
         self.queued = False
 
     def note_request_bytes(self, data: bytes) -> None:
-        """A piece of the request body; only its beginning is kept."""
-        if self._body_room > 0:
-            self._body.append(data[: self._body_room])
-        self._body_room -= len(data)
+        """A piece of the request body; only its beginning is kept, and the last of its end."""
+        if self._started:
+            return
+        room = self._body_room
+        if room > 0:
+            self._body += data[:room]
+        self._body_room = room - len(data)
+        if self._body_room < 0:
+            self._body_end = (self._body_end + data[max(room, 0) :])[-_END_BYTES:]
 
     def note_request_end(self, at_ns: int) -> None:
         """The request's last byte has arrived."""
         self._start_ns = at_ns
-        if self._gate.on_start is not None:
+        if self._gate.on_start is not None or self._body:  # a body need not be kept while the engine works
             self.later()
 
     def note_head(self, status: int, headers: list[tuple[str, str]], at_ns: int) -> None:
@@ -215,7 +223,8 @@ class Watch:
             self._over = True
             self._gate.drop(reason)
         self.notes.clear()
-        self._body = []
+        self._body = bytearray()
+        self._body_end = b""
         self._meter = None
 
     def work(self) -> None:
@@ -242,11 +251,13 @@ class Watch:
 
     def _begin(self) -> None:
         self._started = True
-        body = b"".join(self._body)
+        body = bytes(self._body)
         complete = self._start_ns is not None and self._body_room >= 0  # else the facts are a guess
-        self._body = []
-        self._body_room = 0
-        self._facts = facts = request_facts(self._api, body)
+        end = self._body_end
+        if 0 < len(end) < _END_BYTES:
+            end = (body[-_END_BYTES:] + end)[-_END_BYTES:]
+        self._body, self._body_end, self._body_room = bytearray(), b"", 0
+        self._facts = facts = request_facts(self._api, body, end=end)
         if self._start_ns is None:  # answered before the request was complete
             known = self._head[2] if self._head else self._end[1] if self._end else 0
             self._start_ns = known
@@ -257,7 +268,7 @@ class Watch:
             model=facts.model,
             capture_chars=self._gate.capture_chars,
             echo=facts.echo,
-            stream=facts.stream if complete else None,
+            stream=facts.stream if complete or facts.stream else None,
         )
         if self._gate.on_start is not None:
             start = Started(

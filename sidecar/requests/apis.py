@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sidecar.requests.records import Api
+from sidecar.requests.salvage import cut_object
 from sidecar.requests.text import name_of
 
 # The path's last segments, looked up longest first. Whatever stands before ``/v1`` is a prefix that a gateway
@@ -78,10 +79,13 @@ class RequestFacts:
 _NOTHING = RequestFacts("", False, 1, False, 0)
 
 
-def request_facts(api: Api, body: bytes) -> RequestFacts:
-    """Read a request's body. Never raises: a body that cannot be read gives the zero facts."""
+def request_facts(api: Api, body: bytes, *, end: bytes = b"") -> RequestFacts:
+    """Read a request's body. Never raises: a body that cannot be read gives the zero facts.
+
+    ``end``: where the middle of the body was not kept, its last bytes; ``body`` is then its beginning.
+    """
     try:
-        parsed = json.loads(body)
+        parsed = cut_object(body, end) if end else json.loads(body)
         return _facts(api, parsed) if isinstance(parsed, dict) else _NOTHING
     except (ValueError, RecursionError):
         return _NOTHING

@@ -148,3 +148,32 @@ async def test_overload_sheds_and_heals(monkeypatch: pytest.MonkeyPatch) -> None
     assert gate.open()
     await play(watch_on(gate), 1)
     assert len(records) == 2
+
+
+@pytest.mark.parametrize("after", [True, False])
+@pytest.mark.parametrize("piece", [7, 1_000, 200_000])
+async def test_facts_of_a_body_that_is_too_large_to_keep(after: bool, piece: int) -> None:
+    rest = {"model": "demo", "n": 3, "stream": True, "stream_options": {"include_usage": True}}
+    prompt = {"messages": [{"role": "user", "content": 'say "hi", ' * 8_000}]}
+    body = json.dumps(prompt | rest if after else rest | prompt).encode()
+    started: list[Started] = []
+    gate = Gate(lambda record: None, started.append)
+    watch = watch_on(gate, capture=50_000 if piece > 7 else len(body) - 20)
+    for at in range(0, len(body), piece):
+        watch.note_request_bytes(body[at : at + piece])
+    watch.note_request_end(1_000)
+    await asyncio.sleep(0)
+    (one,) = started
+    facts = one.facts
+    assert (facts.model, facts.choices, facts.stream, facts.include_usage) == ("demo", 3, True, True)
+    assert len(one.body) <= 100_000
+
+
+async def test_a_body_is_let_go_while_the_engine_works() -> None:
+    gate = Gate(lambda record: None)
+    watch = watch_on(gate, capture=1 << 20)
+    watch.note_request_bytes(BODY + b" " * 500_000)
+    watch.note_request_end(1_000)
+    await asyncio.sleep(0)
+    kept = [getattr(watch, name) for name in watch.__slots__]
+    assert max(len(value) for value in kept if isinstance(value, (bytes, bytearray))) == 0

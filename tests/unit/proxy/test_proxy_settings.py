@@ -60,7 +60,7 @@ def test_wrong_values_name_the_key(key: str, value: Any) -> None:
 
 @pytest.mark.parametrize("listen", ["127.0.0.1", "0.0.0.0", "::", "localhost"])
 def test_no_proxy_before_itself(listen: str) -> None:
-    with pytest.raises(SettingsError, match="^upstream: .* is where the proxy itself listens"):
+    with pytest.raises(SettingsError, match=r"^upstream: .* is where the proxy itself listens"):
         ProxySettings("http://127.0.0.1:8080", listen_host=listen, listen_port=8080)
 
 
