@@ -40,6 +40,10 @@ class Gpus:
             if self._sender is not None:
                 await asyncio.to_thread(self._sender.close)
 
+    def count(self) -> int:
+        """How many boards this pod was last seen to have."""
+        return len({own.gpu.uuid for own in self.watch.state.owned.gpus})
+
     def families(self) -> list[Family]:
         """Their part of the metrics page now."""
         from sidecar.publish.gpu import gpu_families

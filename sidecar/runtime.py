@@ -188,6 +188,7 @@ class Runtime:
 
     def families(self) -> Steps[list[Family]]:
         """The metrics page now."""
+        self._count_gpus()
         return families_in_steps(
             self.live,
             time.monotonic_ns(),
@@ -203,10 +204,15 @@ class Runtime:
 
     def status(self) -> Steps[dict[str, Any]]:
         """The status now, as JSON values."""
+        self._count_gpus()
         now_ns = time.monotonic_ns()
         found = yield from status_in_steps(self.live, now_ns, time.time(), self._proxy_view())
         found["gpu"] = self.gpus.status() if self.gpus is not None else None
         return found
+
+    def _count_gpus(self) -> None:
+        seen = self.gpus.count() if self.gpus is not None else 0
+        self.live.gpus = self.settings.gpu_count or seen or None
 
     def pushed_families(self) -> Steps[list[Family]]:
         """What the page holds but the gen_ai convention's metrics, which the span service pushes itself."""

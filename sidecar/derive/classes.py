@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sidecar.derive.budget import ErrorBudget
+from sidecar.derive.distserve import defined, kept_rate, met_both
 from sidecar.derive.loghist import EdgeHistogram, with_edges
 from sidecar.derive.windows import (
     LATENCIES,
@@ -85,6 +86,8 @@ class ClassState:
         if self.slo.ttft_s is not None and self.slo.tpot_s is not None:
             deadlines = (self.slo.ttft_s, self.slo.tpot_s)
         slot = slot_of(record, verdict, deadlines)
+        if defined(self.slo):
+            slot.counts.distserve = int(met_both(record, verdict))
         end_ns = record.end_ns
         self.totals.merge(slot.counts)
         for ring in self.rings.values():
@@ -102,6 +105,13 @@ class ClassState:
                 if trace_id and sampled:
                     self.exemplars[name][at] = Sampled(trace_id, value / 1e9, wall_s)
         self.histograms["itl"].add_all(record.gaps_ns)
+
+    def kept_rate(self, share: float, now_ns: int) -> float | None:
+        """DistServe's goodput as far as it was seen: see there. Requests per second of this replica."""
+        if not defined(self.slo):
+            return None
+        watched_s = (now_ns - self.since_ns) / 1e9
+        return kept_rate(self.chart.by_slot(now_ns), CHART.slot_s, share, watched_s=watched_s)
 
     def covered_s(self, window: str, now_ns: int) -> float:
         """How much time one of the windows covers now."""

@@ -37,6 +37,7 @@ class Live:
     scrape_interval_s: float = 5.0
     max_models: int = 32
     engine: EngineSnapshot | None = None
+    gpus: float | None = None  # of this replica, where known
     classes: dict[tuple[str, str], ClassState] = field(default_factory=dict)
     models: ModelNames = field(init=False)
     watch: EngineWatch = field(init=False)

@@ -51,6 +51,7 @@ class Counts:
     estimated: int = 0  # requests whose tokens are estimated
     fluid_tokens: int = 0  # tokens that arrived before the reader's running deadline
     judged_tokens: int = 0  # tokens for which that is known
+    distserve: int = 0  # eligible requests that met TTFT and TPOT, whatever else
 
     def merge(self, other: Counts) -> None:
         """Add all of another."""
@@ -62,6 +63,7 @@ class Counts:
         self.estimated += other.estimated
         self.fluid_tokens += other.fluid_tokens
         self.judged_tokens += other.judged_tokens
+        self.distserve += other.distserve
         for mine, theirs in (
             (self.badput, other.badput),
             (self.not_eligible, other.not_eligible),

@@ -97,6 +97,25 @@ METRICS: tuple[Metric, ...] = (
         "Share of output chunks that came before a reader's running deadline, saved slack included.",
     ),
     Metric(
+        "goodput_distserve_requests_total",
+        "counter",
+        _CLASS,
+        "Completed requests that met both TTFT and TPOT, whatever their gaps and whole time.",
+    ),
+    Metric(
+        "goodput_distserve_requests_per_second",
+        "gauge",
+        (*_CLASS, "window"),
+        "The same per second over the window; absent without both bounds.",
+    ),
+    Metric(
+        "goodput_distserve_kept_requests_per_second",
+        "gauge",
+        (*_CLASS, "share", "per"),
+        "Highest request rate of half a minute, in the last hour, at which that share met both; per replica "
+        "and, where the number of GPUs is known, per GPU (DistServe's goodput, as far as it was seen).",
+    ),
+    Metric(
         "goodput_ttft_seconds", "histogram", _CLASS, "Time to first token; SLO bounds are among the edges."
     ),
     Metric(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from sidecar import __version__
 from sidecar.derive.budget import BURN_WINDOWS_S
 from sidecar.derive.classes import ClassState
+from sidecar.derive.distserve import SHARES, defined
 from sidecar.derive.live import Live
 from sidecar.derive.names import OTHER, Bounded, ModelNames
 from sidecar.derive.selfcheck import attainment_bounds
@@ -40,7 +41,7 @@ _ENGINE_HISTOGRAMS = {
     "queue": "goodput_engine_queue_seconds",
     "prefill": "goodput_engine_prefill_seconds",
 }
-_MAX_PAIRS = 64  # of engine and model
+_MAX_PAIRS = 64  # of engine and model, and of model and class
 SLO_BOUNDS = ("ttft_s", "tpot_s", "itl_p99_s", "max_gap_s", "e2e_s", "stall_s")
 
 
@@ -98,7 +99,9 @@ def families_in_steps(
     page = {metric.name: metric.family() for metric in METRICS}
     for state in live.sorted_classes():
         _class(page, state, now_ns)
+        _distserve(page, state, now_ns, live.gpus)
         yield
+    _not_yet_seen(page, live)
     _slo(page, live.slos, live.objective)
     _autoscale(page, live, now_ns, proxy)
     yield from _engine(page, live, now_ns, scrapes)
@@ -149,6 +152,35 @@ def _class(page: dict[str, Family], state: ClassState, now_ns: int) -> None:
         }
         buckets = Buckets(histogram.edges_s, histogram.cumulative(), histogram.sum_s, exemplars)
         page[f"goodput_{latency}_seconds"].add(buckets, **labels)
+
+
+def _distserve(page: dict[str, Family], state: ClassState, now_ns: int, gpus: float | None) -> None:
+    if not defined(state.slo):
+        return
+    labels = {"model": state.model, "class": state.name}
+    page["goodput_distserve_requests_total"].add(state.totals.distserve, **labels)
+    for name, ring in state.rings.items():
+        rate = ring.counts(now_ns).distserve / ring.covered_s(now_ns, state.since_ns)
+        page["goodput_distserve_requests_per_second"].add(rate, **labels, window=name)
+    for share in SHARES:
+        rate_kept = state.kept_rate(share, now_ns)
+        for per, over in (("replica", 1.0), ("gpu", gpus)):
+            if rate_kept is not None and over:
+                at = {**labels, "share": f"{share:g}", "per": per}
+                page["goodput_distserve_kept_requests_per_second"].add(rate_kept / over, **at)
+
+
+def _not_yet_seen(page: dict[str, Family], live: Live) -> None:
+    """Zeros for what may come: a counter that begins at its first burst hides that burst from rate()."""
+    pairs = [(model, slo.name) for model in sorted(live.models.served) for slo in live.slos]
+    for pair in [pair for pair in pairs if pair not in live.classes][
+        : max(0, _MAX_PAIRS - len(live.classes))
+    ]:
+        labels = {"model": pair[0], "class": pair[1]}
+        page["goodput_eligible_requests_total"].add(0, **labels)
+        page["goodput_good_requests_total"].add(0, **labels)
+        for bucket in Bucket:
+            page["goodput_badput_requests_total"].add(0, **labels, bucket=bucket.value)
 
 
 def _slo(page: dict[str, Family], classes: Iterable[SloClass], objective: float) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from sidecar import __version__
 from sidecar.derive.budget import BURN_WINDOWS_S, PAIRS, capped
 from sidecar.derive.classes import CHART, ClassState
+from sidecar.derive.distserve import SHARES, defined
 from sidecar.derive.evidence import Evidence
 from sidecar.derive.live import Live
 from sidecar.derive.selfcheck import attainment_bounds
@@ -143,6 +144,7 @@ def _class(live: Live, state: ClassState, evidence: Evidence, now_ns: int) -> St
         "objective": state.objective,
         "engine_bounds": _bounds(live, state, now_ns),
         "chart": {"points": _points(state.chart.by_slot(now_ns))},
+        "distserve": _distserve(state, summaries, live.gpus, now_ns),
         "windows": {name: _summary(summary) for name, summary in summaries.items()},
         "budget": {
             "left": state.budget.left(now_s),
@@ -174,6 +176,18 @@ def _class(live: Live, state: ClassState, evidence: Evidence, now_ns: int) -> St
                 for one in findings
             ],
         },
+    }
+
+
+def _distserve(
+    state: ClassState, summaries: dict[str, Summary], gpus: float | None, now_ns: int
+) -> dict[str, Any] | None:
+    if not defined(state.slo):
+        return None
+    return {
+        "rps": {name: one.counts.distserve / one.covered_s for name, one in summaries.items()},
+        "kept_rps": {f"{share:g}": state.kept_rate(share, now_ns) for share in SHARES},
+        "gpus": gpus,
     }
 
 
