@@ -15,8 +15,8 @@ from dataclasses import dataclass
 class Signals:
     """One window of one replica. Shares 0..1, watts, counts; ``None``: not known.
 
-    Hardware figures are the median over the pod's GPUs, except ``throttled``: cause -> the largest share of
-    time.
+    Hardware figures are the median over the pod's GPUs, except ``clock_ratio``, the slowest one's, and
+    ``throttled``: cause -> the largest share of time.
     """
 
     power_ratio: float | None = None  # of the enforced limit
@@ -72,7 +72,7 @@ def _throttled(seen: Signals) -> Iterator[Diagnosis]:
         evidence.append(f"SM clock at {_pc(seen.clock_ratio)} of its maximum")
     yield Diagnosis(
         "clocks_below_boost",
-        "The GPU runs below its clocks: cooling or power, not the model or the load.",
+        "A GPU runs below its clocks: cooling or power, not the model or the load.",
         tuple(evidence),
         "Compare with the peers in the pod: one hot GPU is a slot or a fan, all of them a rack or a "
         "power cap.",

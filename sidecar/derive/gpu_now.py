@@ -179,7 +179,7 @@ def signals_now(state: GpuState, watch: EngineWatch, use: Use, now_ns: int, wind
         tensor_active=_median(gpus, lambda own: own.values().get("tensor_active_ratio")),
         dram_active=_median(gpus, lambda own: own.values().get("dram_active_ratio")),
         sm_active=_median(gpus, lambda own: own.values().get("sm_active_ratio")),
-        clock_ratio=_median(gpus, clock_ratio),
+        clock_ratio=min((r for own in gpus if (r := clock_ratio(own)) is not None), default=None),
         memory_used_ratio=_median(gpus, memory_ratio),
         throttled=tuple(sorted(throttled.items())),
         mfu=use.mfu.value if use.mfu else None,

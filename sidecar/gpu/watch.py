@@ -295,7 +295,7 @@ class GpuWatch:
 
 
 def _collectors(settings: GpuSettings) -> list[Collector]:
-    timeout_s = min(10.0, 0.8 * settings.interval_s)
+    timeout_s = min(10.0, max(2.0, 0.8 * settings.interval_s))
     found: list[Collector] = []
     if settings.dcgm_url:
         found.append(PageCollector("dcgm", settings.dcgm_url, read_dcgm, timeout_s))

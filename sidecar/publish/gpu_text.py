@@ -12,8 +12,6 @@ def gpu_sentences(gpu: dict[str, Any] | None) -> list[str]:
     said = ["", "GPUs:"]
     down = [one for one in gpu["sources"] if one["up"] is False]
     said += [f"  source {one['name']} gives nothing: {one['reason']}." for one in down]
-    if gpu["straggler"]:
-        said.append(f"  {gpu['straggler']}.")
     said += _use(gpu["utilisation"])
     if gpu["energy"] is not None:
         said += _energy(gpu["energy"])
