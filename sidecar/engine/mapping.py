@@ -19,6 +19,7 @@ _PASSED_BY = ("python_", "process_")
 _HISTOGRAM_PARTS = ("_bucket", "_sum", "_count", "_created")
 # Label sets in which an engine describes itself: kept whole on the view, never as a series label.
 _STATE = ("lora_info", "cache_config", "sleep_state")
+_LARGEST = 1e100
 _FAR_FUTURE_S = 4.0e9  # the year 2096: a larger "time" is a sum of times
 
 
@@ -113,7 +114,7 @@ class _Mapper:
             ids.update(histogram.series)
         engines = sorted({one.engine for one in ids})
         models = sorted({one.model for one in ids})
-        start = [v for _, v in self.rows.of("process_start_time_seconds") if math.isfinite(v)]
+        start = [v for _, v in self.rows.of("process_start_time_seconds") if _usable(v)]
         running, waiting, most = self._lora(state.get("lora_info"))
         self._note_version()
         if self.rows.page.skipped_count:
@@ -177,7 +178,7 @@ class _Mapper:
     def _take_plain(self, spec: SignalSpec, name: Name, found: list[tuple[Series, float]]) -> bool:
         values: dict[SeriesId, float] = {}
         for series, raw in found:
-            if not math.isfinite(raw):
+            if not _usable(raw):
                 self._note("nan", f"{self._shown(name.name)} is NaN or infinite for some series: no value")
                 continue
             if spec.name == "prefix_hit_rate_gauge" and raw < 0:
@@ -213,13 +214,13 @@ class _Mapper:
     def _take_histogram(self, spec: SignalSpec, name: Name) -> bool:
         buckets: dict[SeriesId, dict[float, float]] = {}
         for series, value in self.rows.of(name.name + "_bucket"):
-            if not _selected(series, name) or not math.isfinite(value):
+            if not _selected(series, name) or not _usable(value):
                 continue
             try:
                 edge = float(series.labels.get("le", "nan"))
             except ValueError:
                 edge = math.nan
-            if math.isnan(edge):
+            if math.isnan(edge) or edge == -math.inf:
                 self._note("bad_edge", f"{self._shown(name.name)} has a bucket whose le is no number")
                 continue
             of = buckets.setdefault(self._where(series, spec, name), {})
@@ -231,7 +232,7 @@ class _Mapper:
         sums = {
             self._where(s, spec, name): v * name.scale
             for s, v in self.rows.of(name.name + "_sum")
-            if _selected(s, name) and math.isfinite(v)
+            if _selected(s, name) and _usable(v)
         }
         whole: dict[SeriesId, Histogram] = {}
         for where, of in buckets.items():
@@ -269,7 +270,7 @@ class _Mapper:
         return {
             self._where(series, spec, name): value
             for series, value in self.rows.of(base + "_created")
-            if math.isfinite(value)
+            if _usable(value)
         }
 
     def _shown(self, name: str) -> str:
@@ -360,7 +361,7 @@ class _Mapper:
         return (
             _names(newest.labels.get("running_lora_adapters", "")),
             _names(newest.labels.get("waiting_lora_adapters", "")),
-            int(most) if most.isdigit() else None,
+            int(most) if most.isdecimal() and len(most) <= 9 else None,
         )
 
     @staticmethod
@@ -382,6 +383,11 @@ def _first(labels: Mapping[str, str], names: tuple[str, ...]) -> str:
         if name in labels:
             return labels[name]
     return ""
+
+
+def _usable(value: float) -> bool:
+    """Not NaN, and not so large that a sum of such values is infinite, as nothing an engine counts is."""
+    return abs(value) < _LARGEST
 
 
 def _selected(series: Series, name: Name) -> bool:

@@ -414,7 +414,7 @@ def _page_headers(response: httpx.Response) -> _PageHeaders:
     return {
         "content_type": response.headers.get("content-type", ""),
         "content_encoding": response.headers.get("content-encoding", ""),
-        "content_length": int(length) if length.isdigit() else None,
+        "content_length": int(length) if length.isdecimal() and length.isascii() else None,
     }
 
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.engine.catalog import parse_version, vllm_catalog
+from sidecar.engine.describe import describe, render
 from sidecar.engine.exposition import parse
 from sidecar.engine.mapping import map_page
 from sidecar.engine.view import SeriesId
@@ -416,3 +417,24 @@ def test_whatever_stands_on_a_page_mapping_gives_finite_values_and_never_raises(
         merged = histogram.merged
         assert list(merged.cumulative) == sorted(merged.cumulative)
         assert all(math.isfinite(value) for value in merged.cumulative)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'vllm:num_requests_running{engine="0"} 1e308\nvllm:num_requests_running{engine="1"} 1e308\n',
+        'vllm:generation_tokens_total{engine="0"} 1.7e308\nvllm:num_requests_running{engine="0"} -1e300\n',
+        "".join(f'vllm:time_to_first_token_seconds_bucket{{le="{le}"}} 9\n' for le in ("-Inf", "+Inf")),
+        'vllm:inter_token_latency_seconds_bucket{le="+Inf"} 1e308\nvllm:inter_token_latency_seconds_sum 1e308\n',
+        'vllm:lora_requests_info{max_lora="\u00b2",running_lora_adapters=",a,, "} 1\n',
+        'vllm:lora_requests_info{max_lora="' + "9" * 5000 + '",running_lora_adapters="a"} 1\n',
+        'vllm:num_requests_running{engine="\\n\\"x",model_name="' + "m" * 50_000 + '"} 1\n',
+    ],
+)
+def test_no_value_or_label_of_a_page_breaks_the_mapping_or_its_json(text):
+    view = view_of(text, "0.32.0")
+    told = describe(view)
+    json.dumps(told, allow_nan=False)
+    assert render(told, everything=True)
+    assert all(math.isfinite(signal.total) for signal in view.signals.values())
+    assert view.lora_max is None
