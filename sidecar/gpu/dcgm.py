@@ -97,7 +97,7 @@ def read_dcgm(page: Page) -> Reading:
 
 def _order(item: tuple[str, _Board]) -> tuple[int, str, str]:
     index = item[1].labels.get("gpu", "")
-    return (int(index) if index.isdigit() else 1 << 30, index, item[0])
+    return (int(index) if index.isdecimal() else 1 << 30, index, item[0])
 
 
 def _identify(board: _Board, labels: Mapping[str, str]) -> None:
@@ -166,7 +166,7 @@ def _exporter_count(board: _Board, name: str, labels: Mapping[str, str], printed
         return
     if name == _XID_COUNTS:
         code = labels.get("xid", "")
-        if code.isdigit() and int(code) and printed:
+        if code.isdecimal() and int(code) and printed:
             board.xid_counts[int(code)] = max(int(printed), board.xid_counts.get(int(code), 0))
         return
     reason = labels.get("clock_event") or labels.get("throttle_reason") or ""

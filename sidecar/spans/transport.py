@@ -77,7 +77,7 @@ class HttpTransport:
 
 def _retry_after(answer: httpx.Response) -> float | None:
     value = answer.headers.get("retry-after", "")
-    return min(float(value), 30.0) if value.isdigit() else None
+    return min(float(value), 30.0) if value.isdecimal() else None
 
 
 class GrpcTransport:
