@@ -9,8 +9,9 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 
-from sidecar.redaction.numbers import Span, find_numbers, stdnum_valid
+from sidecar.redaction.numbers import Span, find_numbers, is_card, stdnum_valid
 
 Check = Callable[[str, int, int, str, Sequence[str]], Iterator[Span]]
 """(text, start, end, hint, regions) -> spans that are real; kind '' means the pattern's own kind."""
@@ -20,6 +21,7 @@ _FILE_ENDINGS = frozenset({
     "mjs", "jsx", "tsx", "html", "htm", "map", "json", "yaml", "yml",
 })  # fmt: skip
 _VERSION_HEAD = re.compile(r"v?\d+(?:\.\d+)+|v?\d+\.|\d+x\.")
+_MAIL_ENDINGS = frozenset({"com", "net", "org", "edu", "gov", "info", "biz", "cn", "tw", "hk", "jp", "kr"})
 _WIDE = re.compile(r"[⺀-鿿가-힯豈-﫿ぁ-ヿ฀-๿]")
 _PLACEHOLDER = re.compile(
     r"(?i)[<{\[$%(*].*|x{4,}|\*+|\.+|_+|"
@@ -44,8 +46,10 @@ def email(text: str, start: int, end: int, hint: str, regions: Sequence[str]) ->
         start += 1
     if start >= at or len(ending) < 2 or ".." in domain:
         return
-    if ending.lower() in _FILE_ENDINGS or _VERSION_HEAD.match(domain):
+    if ending.lower() in _FILE_ENDINGS:
         return
+    if ending.lower() not in _MAIL_ENDINGS and _VERSION_HEAD.match(domain):
+        return  # a package with its version; but 163.com and its like are mail hosts
     if text[start:at] == "git" and text[end : end + 1] == ":":
         return
     yield start, end, ""
@@ -61,6 +65,22 @@ def _last(pattern: re.Pattern[str], text: str) -> int | None:
 def number(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
     """Cards, telephones and identifiers made of digits."""
     return find_numbers(text, start, end, hint, regions)
+
+
+def card(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
+    """A card number with one odd separator between its groups or digits, not some of a row of numbers."""
+    groups = [(m.start(), m.end()) for m in re.finditer(r"\d+", text[start:end])]
+    first, last = start + groups[0][0], start + groups[-1][1]
+    between = {text[start + a[1] : start + b[0]] for a, b in pairwise(groups)}
+    if len(between) > 1 or (last < len(text) and text[last].isalnum()):
+        return
+    separator = next(iter(between), "")
+    before = text[max(0, first - 4) : first].removesuffix(separator)
+    after = text[last : last + 4].removeprefix(separator)
+    if separator and (before[-1:].isdigit() or after[:1].isdigit()):
+        return
+    if is_card("".join(text[start + a : start + b] for a, b in groups)):
+        yield first, last, ""
 
 
 # Registered lengths by country.
@@ -121,12 +141,12 @@ def es_id(text: str, start: int, end: int, hint: str, regions: Sequence[str]) ->
 def ipv4(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
     """Four octets that stand alone; loopback, the unspecified address and versions name nobody."""
     before, after = text[max(0, start - 1) : start], text[end : end + 1]
-    if before.isalnum() or (before in ("_", ".", "-") and before) or after.isalnum() or after == "_":
+    if before.isalnum() or (before in (".", "-") and before) or after.isalnum():
         return
     if after in (".", "-") and after and text[end + 1 : end + 2].isdigit():
         return
     if re.search(
-        r"(?i)(?:\bv|version|release|ver\.?|build|chapter|section|§)[ :=\"']{0,3}\Z",
+        r"(?i)(?:\bv|version|release|ver\.?|build|chapter|section|§)[ :=_\"']{0,3}\Z",
         text[max(0, start - 16) : start],
     ):
         return
@@ -227,7 +247,7 @@ def private_key(text: str, start: int, end: int, hint: str, regions: Sequence[st
     yield start, (close.end() if close else _body_end(text, end)), ""
 
 
-_KEY_BODY = re.compile(r"(?:[A-Za-z0-9+/=:,. \t\r\n\\_-]*)")
+_KEY_BODY = re.compile(r"(?:[A-Za-z0-9+/=:,. \t\r\n\\_>\"'-]*)")
 
 
 def _body_end(text: str, start: int) -> int:
@@ -237,7 +257,7 @@ def _body_end(text: str, start: int) -> int:
 
 def jwt(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
     """The first part is base64url of a JSON object."""
-    head = text[start:end].split(".", 1)[0]
+    head = text[start:end].lstrip("_").split(".", 1)[0]
     try:
         parsed = json.loads(base64.urlsafe_b64decode(head + "=" * (-len(head) % 4)))
     except (ValueError, binascii.Error):
@@ -249,6 +269,11 @@ def jwt(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> I
 def data_url(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
     """Only the payload goes; the media type may stay."""
     yield text.index(",", start) + 1, end, ""
+
+
+def whole(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
+    """All of it: the engine has looked inside."""
+    yield start, end, ""
 
 
 def token(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
@@ -273,7 +298,7 @@ def random_looking(value: str) -> bool:
 
 def github(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
     """Right by its checksum (CRC-32 in base 62), or of the issued length and random."""
-    value = text[start:end]
+    value = text[start:end].lstrip("_")
     if github_checksum_ok(value) or (len(value) >= 40 and random_looking(value)):
         yield start, end, ""
 
@@ -294,7 +319,7 @@ def github_checksum_ok(value: str) -> bool:
 
 def aws_id(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> Iterator[Span]:
     """Base 32 behind the prefix, not a word in capitals."""
-    body = text[start + 4 : end]
+    body = text[start:end].strip("_")[4:]
     if any(c.isdigit() for c in body) or len(set(body)) >= 8:
         yield start, end, ""
 
@@ -302,6 +327,8 @@ def aws_id(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -
 CHECKS: dict[str, Check] = {
     "email": email,
     "number": number,
+    "card": card,
+    "encoded": whole,
     "iban": iban,
     "es_id": es_id,
     "it_id": _by_stdnum("it.codicefiscale"),

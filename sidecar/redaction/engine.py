@@ -6,6 +6,8 @@ enough that a value across an edge is seen whole in one of them.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import hmac
 import re
@@ -24,7 +26,7 @@ WINDOW = 8_192  # characters
 OVERLAP = 2_048
 LEFT = 64  # context to the left of a window: words that explain a number
 BUDGET_NS_PER_CHAR = 2_000  # 200 ms of CPU for 100 kB: a list of nothing but telephone numbers
-BUDGET_FLOOR_NS = 200_000_000  # the first number of a country loads that country's numbering plan
+BUDGET_FLOOR_NS = 500_000_000  # a number of a new country loads its plan; a new alphabet grows the automaton
 
 _SPECIFIC = (
     "PRIVATE_KEY",
@@ -37,6 +39,8 @@ _SPECIFIC = (
     "EMAIL",
     "NATIONAL_ID",
 )
+_DIGITS_64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_"
+_ENCODED = re.compile(r"[A-Za-z0-9+/_-]*")
 _OPEN_ENDED = re.compile(r"[A-Za-z0-9+/=_.\\-]*")
 _OPEN_KEY = re.compile(
     r"[A-Za-z0-9+/=:,. \t\r\n\\-]*?-----END [A-Z0-9 ]*PRIVATE KEY-----|[A-Za-z0-9+/=:,. \t\r\n\\-]*"
@@ -90,6 +94,7 @@ class Hit:
     end: int
     kind: str
     value: str = ""
+    encoded: bool = False  # the run of base64 or hexadecimal digits in which the value was found
 
 
 class Redactor:
@@ -173,7 +178,9 @@ class Redactor:
             stop = min(len(text), base + WINDOW + OVERLAP)
             for hit in self._window(text[left:stop], hint):
                 if left + hit.start < base and base:
-                    continue  # seen, and seen whole, by the window before
+                    if not hit.encoded or left + hit.end <= base:
+                        continue  # seen, and seen whole, by the window before
+                    hit = replace(hit, start=base - left)  # a run without end, of which only pieces are read
                 end = left + hit.end
                 if end == stop < len(text):
                     rest = (_OPEN_KEY if hit.kind == "PRIVATE_KEY" else _OPEN_ENDED).match(text, end)
@@ -196,7 +203,7 @@ class Redactor:
         for index in self._set.present(data):
             entry = self._set.patterns[index]
             check = CHECKS.get(entry.check)
-            byte_at = char_at = 0
+            byte_at = char_at = done = 0
             for match in self._set.compiled[index].finditer(data):
                 start, end = match.span(entry.group)
                 if start < 0 or start == end:
@@ -205,9 +212,29 @@ class Redactor:
                     char_at += len(data[byte_at:start].decode("utf-8", errors="replace"))
                     byte_at = start
                     start, end = char_at, char_at + len(data[start:end].decode("utf-8", errors="replace"))
+                if start < done:
+                    continue  # inside what this pattern has found already, as are many markers in one key
+                if entry.check == "encoded":
+                    if inner := self._inside(seen[start:end]):
+                        start, done = _run(seen, start, end)
+                        yield Hit(*view.span(start, done), inner.kind, inner.value, encoded=True)
+                    continue
                 spans = check(seen, start, end, hint, self._regions) if check else ((start, end, ""),)
                 for a, b, kind in spans:
+                    done = b
                     yield Hit(*view.span(a, b), kind or entry.kind, seen[a:b])
+
+    def _inside(self, written: str) -> Hit | None:
+        """The first private value in what base64 or hexadecimal digits say, if that is text."""
+        try:
+            if written[:20].strip("0123456789abcdefABCDEF"):
+                digits = written.replace("-", "+").replace("_", "/")
+                data = base64.b64decode(digits[: len(digits) - (len(digits) % 4 == 1)] + "==")
+            else:
+                data = bytes.fromhex(written[: len(written) - len(written) % 2])
+        except (ValueError, binascii.Error):
+            return None
+        return next(iter(self._window(data.decode("ascii", errors="replace"), "")), None)
 
     def text(self, text: str, hint: str = "") -> str:
         """``text`` with each private value replaced. Raises RedactionFailed."""
@@ -249,6 +276,13 @@ def canonical(kind: str, value: str) -> str:
     if kind in ("IBAN", "NATIONAL_ID", "MAC"):
         return "".join(c for c in value if c.isalnum()).upper()
     return value.lower() if kind == "EMAIL" else value
+
+
+def _run(text: str, start: int, end: int) -> tuple[int, int]:
+    """The whole run of such digits around what was read of it."""
+    start -= len(text[:start]) - len(text[:start].rstrip(_DIGITS_64))
+    rest = _ENCODED.match(text, end)
+    return start, rest.end() if rest else end
 
 
 def _merged(hits: list[Hit]) -> list[Hit]:

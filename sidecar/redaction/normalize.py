@@ -26,10 +26,12 @@ _DOTS = "。．｡․"
 # Characters without width: they separate nothing a reader sees.
 _INVISIBLE = (
     *(0x00AD, 0x034F, 0x061C, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x3164, 0xFEFF, 0xFFA0),
+    *range(0x0300, 0x0370),  # marks over the letter before: struck-through digits are digits
     *range(0x180B, 0x1810),
     *range(0x200B, 0x2010),
     *range(0x202A, 0x202F),
     *range(0x2060, 0x2070),
+    *range(0x20D0, 0x20F1),
     *range(0xFE00, 0xFE10),
     *range(0xE0000, 0xE0080),
 )
@@ -115,8 +117,10 @@ def _replaced(text: str, places: Iterable[tuple[int, int, str]]) -> View:
 
 
 _ESCAPE = re.compile(
-    r"\\+(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|([nrtbf\"'/@.]))|%(?:25)*([0-7][0-9a-fA-F])|"
-    r"&(?:#x([0-9a-fA-F]{2,4})|#([0-9]{2,4})|(commat|period|nbsp|amp|quot|lt|gt|colon|hyphen));"
+    r"(?<!\\)\\++(?:u([dD][89abAB][0-9a-fA-F]{2}\\+u[dD][c-fC-F][0-9a-fA-F]{2})|"
+    r"u\{?([0-9a-fA-F]{4}|[0-9a-fA-F]{2,4}(?=\}))\}?|x([0-9a-fA-F]{2})|([nrtbf\"'/@.]))|%(?:25)*([0-7][0-9a-fA-F])|"
+    r"(%(?:25)*[c-fC-F][0-9a-fA-F](?:%(?:25)*[89abAB][0-9a-fA-F]){1,3})|"
+    r"&(?:#x0*([0-9a-fA-F]{2,4});|#0*([0-9]{2,4});?|(commat|period|nbsp|amp|quot|lt|gt|colon|hyphen);)"
 )
 _CONTROL = {"n": "\n", "r": "\r", "t": "\t", "b": " ", "f": "\n"}
 _ENTITY = {
@@ -133,11 +137,17 @@ _ENTITY = {
 
 
 def _unescaped(match: re.Match[str]) -> str:
-    u4, x2, plain, percent, hex_entity, dec_entity, named = match.groups()
+    pair, u4, x2, plain, percent, several, hex_entity, dec_entity, named = match.groups()
     if plain is not None:
         return _CONTROL.get(plain, plain)
     if named is not None:
         return _ENTITY[named]
+    if pair is not None:
+        high, low = int(pair[:4], 16), int(pair[-4:], 16)
+        return chr(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00))
+    if several is not None:
+        read = bytes.fromhex(re.sub(r"%(?:25)*", "", several)).decode("utf-8", errors="replace")
+        return read if len(read) == 1 else " "
     digits, base = (dec_entity, 10) if dec_entity else (u4 or x2 or percent or hex_entity, 16)
     char = chr(int(digits, base))
     return " " if char == "\x00" or "\ud800" <= char <= "\udfff" else char

@@ -34,7 +34,9 @@ _PHONE_WORD = re.compile(
     r"(?i)(?:phone|mobile|\bmob\b|\bcell\b|\bcall(?:ed|ing)?\b|\btel\b|\btel[.:]|\bfax\b|whatsapp|\bsms\b|"
     r"\btext(?:ed)? (?:me|her|him|us|them)|\bring\b|\bdial|telefon|t[ée]l[ée]phone|tel[ée]fono|telefone|"
     r"handy|\bnumber is\b|\bhotline\b|\breach (?:me|us|him|her|them)|\bcelular\b|\bcontact\b|puhelin|"
-    r"電話|电话|전화)"
+    r"電話|电话|전화|\bt[ée]l\b|\bmobil\b|\bm[óo]vil\b|\bportable\b|\bmobiel\b|\bcellulare\b|\bkom[óo]rk|\bland-?line\b|"
+    r"\b(?:direct|office|home|work|private) (?:line|number)\b|\bget hold of\b|\bgsm\b|телефон|"
+    r"\b(?:please|pls|just|can|could) text\b)"
 )
 _ID_WORD = re.compile(
     r"(?i)(?:\bssn\b|social[ _-]?security|\bitin\b|\btax(?:payer)?[ _-]?(?:id|no|number|file)|\btin\b|"
@@ -98,6 +100,8 @@ _DECIMAL = re.compile(
     r"\d+\.\d+\Z|\d{1,2}\.\d{1,2}\.\d+\Z|\d{1,3}(?:\.\d{1,3}){3}\Z|"
     r"\d{1,2}(?: \d{3}){2,}\Z|\d{1,2}(?:\.\d{3}){2,}\Z"
 )
+_WHOLE = re.compile(r"\.0{1,2}(?![\d.])")
+_YEARS = re.compile(r"(?:19|20)\d\d ?[-–/] ?(?:19|20)\d\d")
 _ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}(?![\d ./()-])")
 _EXTENSION = re.compile(r"(?i)[ ,;]{0,2}(?:x|ext\.?|extension|durchwahl)[ .:]{0,2}\d{1,6}(?![0-9A-Za-z])")
 
@@ -206,7 +210,8 @@ def _one(candidate: _Candidate, groups: list[tuple[int, int]]) -> Span | None:
         for name in _BY_LENGTH[count]:
             if stdnum_valid(name)(digits):
                 return start, end, "NATIONAL_ID"
-    if count > 15 or any(c in "_\t\r\n" for s in separators for c in s):
+    odd = any(c in "_\t\r\n" for s in separators for c in s)
+    if count > 15 or (odd and text[max(0, start - 1) : start] != "+"):
         return None
     return _phone(candidate, digits, groups)
 
@@ -252,6 +257,8 @@ def _clear_right(text: str, end: int) -> bool:
         return bool(_EXTENSION.match(text, end))
     if char in ".-:/," and end + 1 < len(text):
         after = text[end + 1]
+        if char == "." and _WHOLE.match(text, end):
+            return True  # a number that went through a column of floats
         return not after.isdigit() and not (char == "-" and after.isalnum())
     return True
 
@@ -277,7 +284,8 @@ def _international(
     candidate: _Candidate, start: int, end: int, digits: str, trunk: bool, groups: int
 ) -> bool:
     text = candidate.text
-    if start > 0 and (text[start - 1].isalnum() or text[start - 1] in "=<>*/^"):
+    before = text[start - 1 : start] if start else ""
+    if before.isalnum() or (before and before in "*/^"):
         return False  # arithmetic
     if trunk and groups == 1 and not candidate.told_phone():
         return False
@@ -286,7 +294,7 @@ def _international(
     number = _parsed("+" + digits, None) or _parsed(text[start:end], None)
     if number is None:
         return False
-    if groups > 1 and not trunk and phonenumbers.is_possible_number(number):
+    if groups > 1 and not trunk and before not in ("=", "<") and phonenumbers.is_possible_number(number):
         return True
     return phonenumbers.is_valid_number(number)
 
@@ -300,7 +308,7 @@ def _national_form(
     written = text[start:end]
     if start > 0 and text[start - 1] in "$€£#~":
         return False
-    if len(digits) > 13 or _DATE.match(written) or _DECIMAL.match(written):
+    if len(digits) > 14 or _YEARS.fullmatch(written) or _DATE.match(written) or _DECIMAL.match(written):
         return False
     argument = len(groups) == 1 and start > 1 and text[start] == "(" and text[start - 1].isalnum()
     shaped = _phone_shaped(text, start, end, groups)
