@@ -61,6 +61,9 @@ class Gpus:
 
         totals = [state.totals for state in self._live.sorted_classes()]
         running = self._running()
+        engine = self._live.engine
+        if engine is not None and engine.view is not None:
+            self.watch.state.engines.add(engine.at_ns, engine.view)
         return Work(
             tokens=float(sum(one.output_tokens for one in totals)),
             good_tokens=float(sum(one.good_tokens for one in totals)),

@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from sidecar.derive.engine_spread import EngineSpread
 from sidecar.derive.spread import OutlierWatch, Standing, standings
 from sidecar.gpu.amd import read_amd
 from sidecar.gpu.collectors import CollectError, Collector, NvmlCollector, PageCollector
@@ -82,6 +83,7 @@ class GpuState:
     settings: GpuSettings
     work: Callable[[], Work] = Work
     energy: EnergyMeter = field(default_factory=EnergyMeter)
+    engines: EngineSpread = field(default_factory=EngineSpread)
     incidents: Incidents = field(default_factory=Incidents)
     owned: Owned = field(default_factory=Owned)
     standings: dict[str, dict[str, Standing]] = field(default_factory=dict)  # signal -> UUID

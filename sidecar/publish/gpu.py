@@ -150,6 +150,10 @@ def _spread(page: dict[str, Family], state: GpuState) -> None:
         for uuid, standing in found.items():
             page["goodput_gpu_peer_ratio"].add(standing.ratio, gpu=uuid, signal=word)
             page["goodput_gpu_outlier_score"].add(standing.score, gpu=uuid, signal=word)
+    for spread, engines in state.engines.standings().items():
+        for engine, standing in engines.items():
+            page["goodput_engine_peer_ratio"].add(standing.ratio, engine=engine, signal=spread)
+            page["goodput_engine_outlier_score"].add(standing.score, engine=engine, signal=spread)
 
 
 def _events(page: dict[str, Family], state: GpuState) -> None:

@@ -125,6 +125,18 @@ GPU_METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
         "Distance from that median in robust standard deviations (median and MAD); beyond 5 stands out.",
     ),
     (
+        "goodput_engine_peer_ratio",
+        "gauge",
+        ("engine", "signal"),
+        "An engine's mean gap or time per token over the median of this server's engines, 5 minutes.",
+    ),
+    (
+        "goodput_engine_outlier_score",
+        "gauge",
+        ("engine", "signal"),
+        "Distance from that median in robust standard deviations; beyond 5 stands out.",
+    ),
+    (
         "goodput_gpu_xid_watched",
         "gauge",
         ("source",),
