@@ -45,6 +45,7 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 # Further behind than this the machine was stopped or hopeless: going on at the old pace would be a burst,
 # not a rate.
 MAX_BEHIND_NS = 250_000_000
+_NEVER_NS = 2**63
 
 
 def _product_version() -> str:
@@ -130,6 +131,7 @@ class Simulator:
         self._requests = 0
         self._http: Counter[tuple[str, str, str]] = Counter()
         self._behind_max_ns = 0
+        self._step_ends_ns = _NEVER_NS
         self._started_wall_s = time.time()
         self._version = _product_version()
         self._runner: web.AppRunner | None = None
@@ -198,10 +200,12 @@ class Simulator:
         while True:
             step = engine.begin_step(at_ns)
             if step is None:
+                self._step_ends_ns = _NEVER_NS
                 await self._idle(engine.next_wake_ns())
                 at_ns = clock_ns()
                 continue
             at_ns += step.duration_ns
+            self._step_ends_ns = at_ns
             # At least one turn of the event loop a step, however late, or no request would ever be read.
             await asyncio.sleep(max(0, at_ns - clock_ns()) / 1e9)
             self._deliver(engine.end_step(at_ns))
@@ -209,6 +213,7 @@ class Simulator:
             self._behind_max_ns = max(self._behind_max_ns, behind_ns)
             if behind_ns > MAX_BEHIND_NS:
                 at_ns += behind_ns
+                self._step_ends_ns = at_ns
 
     async def _idle(self, until_ns: int | None) -> None:
         self._wake.clear()
@@ -341,7 +346,9 @@ class Simulator:
         return _Plan(start, tokens, "stop" if reason == "stop" else "length")
 
     def _submit(self, exchange: _Exchange) -> None:
-        now_ns = self._clock_ns()
+        # The next step may be due to begin in the past, when the machine is late: whoever takes part in it
+        # has arrived by then, or would be answered before asking.
+        now_ns = min(self._clock_ns(), self._step_ends_ns)
         ask = exchange.reply.ask
         for index, plan in enumerate(exchange.plans):
             sequence_id = self.engine.submit(

@@ -60,7 +60,7 @@ class Program:
         """The end of its log."""
         return self.log.read_text("utf-8", "replace")[-2000:]
 
-    async def ended(self, limit_s: float = 30) -> int:
+    async def ended(self, limit_s: float = 90) -> int:
         return await asyncio.wait_for(self.process.wait(), limit_s)
 
     def footprint(self) -> dict[str, float]:

@@ -72,8 +72,8 @@ async def under_traffic(
         figures = {"asked": 0, "failed": 0, "lost": 0}
         try:
             took = await fault(one)
-        except Wrong as error:
-            wrong = str(error)
+        except (Wrong, TimeoutError) as error:
+            wrong = str(error) or "not in time"
             one.gate.set(type(one.gate.mode)())
         try:
             figures = settle(one, before, await one.books())
