@@ -16,7 +16,7 @@ from typing import Literal
 
 from sidecar.errors import UserError
 
-Process = Literal["closed", "constant", "poisson", "gamma"]
+Process = Literal["closed", "constant", "poisson", "gamma", "replay"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class Arrivals:
     """An arrival process. ``gap_cv`` is the coefficient of variation of the gaps and only matters for
     ``gamma``.
 
+    ``replay`` takes its times from a trace (see `loadgen.workload.traces`).
     ``closed`` has no schedule of its own: each user sends when its previous answer has ended.
     """
 
@@ -71,7 +72,7 @@ def _gaps(arrivals: Arrivals, rate_rps: float, rng: random.Random) -> Iterator[f
         while True:
             yield rng.gammavariate(shape, mean_s / shape)
     else:
-        raise ValueError("a closed loop has no arrival schedule")
+        raise ValueError("a closed loop has no arrival schedule, and a replay has its trace's")
 
 
 def arrival_times(

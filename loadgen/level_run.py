@@ -110,8 +110,13 @@ class LevelRun:
         plan = self.plan
         window_end_ns = self._t0_ns + plan.window_ns[1]
         ceiling = None if plan.max_in_flight is None else max(1, plan.max_in_flight // self._workers)
-        times = arrival_times(
-            plan.arrivals, plan.load, seed=plan.seed, worker=self._worker, workers=self._workers
+        trace = self._maker.trace
+        times = (
+            arrival_times(
+                plan.arrivals, plan.load, seed=plan.seed, worker=self._worker, workers=self._workers
+            )
+            if trace is None
+            else trace.times(plan.load, worker=self._worker, workers=self._workers)
         )
         for at_s in times:
             due_ns = self._t0_ns + round(at_s * 1e9)

@@ -29,6 +29,7 @@ from loadgen.user import LevelUser, fire_request  # noqa: E402
 from loadgen.wire import pack  # noqa: E402
 from loadgen.workload.mix import MixMaker  # noqa: E402
 from loadgen.workload.spec import CLASS_HEADER, Workload, build_head  # noqa: E402
+from loadgen.workload.traces import read_trace  # noqa: E402
 from sidecar.requests.records import Api  # noqa: E402
 
 
@@ -65,6 +66,7 @@ class Process:
             seed=setup.seed,
             calibration=setup.calibration,
             head_of=head_of,
+            trace=read_trace(setup.trace).fitted(setup.context_tokens) if setup.trace else None,
         )
         self.say({"event": "ready", "pid": os.getpid()})
 

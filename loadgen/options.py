@@ -17,6 +17,7 @@ from loadgen.sweep import SweepSettings
 from loadgen.workload.lengths import parse_lengths
 from loadgen.workload.mix import Mix
 from loadgen.workload.recipes import Recipe, load_recipe, recipe_names
+from loadgen.workload.traces import read_trace, sample_names
 from sidecar.errors import UserError
 from sidecar.requests.slo import DEFAULT_SLO, SloPolicy, load_slo, parse_slo
 
@@ -72,6 +73,17 @@ def add_access(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--insecure", action="store_true", help="do not check the server's TLS certificate")
     parser.add_argument("--ca-file", metavar="FILE", help="certificate authority to check it against")
+
+
+def add_trace(parser: argparse.ArgumentParser) -> None:
+    """The flag that replays a trace."""
+    parser.add_argument(
+        "--trace",
+        metavar="FILE|NAME",
+        help="replay a trace in the format of Azure LLM inference, BurstGPT or Mooncake, or a generated "
+        f"sample ({', '.join(sample_names())}); it brings times and lengths, starts over at its end, and is "
+        "squeezed or stretched to the load",
+    )
 
 
 def add_workload(parser: argparse.ArgumentParser) -> None:
@@ -254,6 +266,7 @@ def api_key_of(args: argparse.Namespace) -> str:
 def settings_of(args: argparse.Namespace, url: str, arrivals: Arrivals) -> SweepSettings:
     """What every level shares."""
     recipe = recipe_of(args)
+    trace = getattr(args, "trace", None)
     return SweepSettings(
         url=url,
         slo=policy_of(args, recipe),
@@ -265,9 +278,14 @@ def settings_of(args: argparse.Namespace, url: str, arrivals: Arrivals) -> Sweep
         drain_limit_s=args.drain_s,
         max_s=getattr(args, "max_seconds", None),
         max_in_flight=args.max_in_flight,
+        trace=read_trace(trace) if trace else None,
     )
 
 
 def arrivals_of(args: argparse.Namespace) -> Arrivals:
-    """Closed loop unless arrivals are asked for."""
+    """Closed loop unless arrivals, or a trace's, are asked for."""
+    if args.trace and args.arrivals:
+        raise UserError("--trace and --arrivals: give one of them; a trace has its own arrivals")
+    if args.trace:
+        return Arrivals("replay")
     return parse_arrivals(args.arrivals) if args.arrivals else Arrivals()

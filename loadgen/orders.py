@@ -24,6 +24,8 @@ class Setup:
     worker: int = 0
     workers: int = 1
     timeout_s: float = 600.0
+    trace: str = ""  # file or sample to replay, read by each process itself
+    context_tokens: int | None = None  # what the model takes; longer rows of a trace are cut
     api_key: str = field(default="", repr=False)
     headers: dict[str, str] = field(default_factory=dict, repr=False)
 

@@ -70,7 +70,8 @@ def measure(
         lambda: preflight.check(model=args.model, api=first.api, path=PATHS[api], probe=probe),
         stopped,
     )
-    _must_fit(settings.mix, server)
+    if settings.trace is None:  # a trace brings its own lengths, and is cut to fit
+        _must_fit(settings.mix, server)
     setup = Setup(
         target=target,
         mix=settings.mix,
@@ -79,6 +80,8 @@ def measure(
         calibration=server.calibration,
         workers=args.workers,
         timeout_s=args.timeout_s,
+        trace=settings.trace.source if settings.trace else "",
+        context_tokens=server.max_model_len,
         api_key=api_key,
     )
     console.print(f"{server.name} at {url}, model {server.model}", highlight=False, markup=False)

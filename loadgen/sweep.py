@@ -21,6 +21,7 @@ from loadgen.search import PeakSearch
 from loadgen.step import level_result
 from loadgen.workload.mix import Mix
 from loadgen.workload.spec import PATHS
+from loadgen.workload.traces import Trace
 from sidecar.requests.records import Api
 from sidecar.requests.slo import SloPolicy
 
@@ -43,6 +44,7 @@ class SweepSettings:
     drain_limit_s: float
     max_s: float | None = None
     max_in_flight: int | None = None
+    trace: Trace | None = None  # what is replayed, as read
 
 
 class Runs(Protocol):
@@ -133,10 +135,10 @@ class Sweep:
         )
 
     def _expectations(self) -> Expectations:
-        mix = self._settings.mix
+        mix, trace = self._settings.mix, self._settings.trace
         return Expectations(
             exact_outputs=any(workload.ignore_eos for workload in mix.classes),
-            own_hit_rate=mix.own_hit_rate,
+            own_hit_rate=mix.own_hit_rate if trace is None else trace.own_hit_rate,
             model=self._server.model,
             inexact_classes=frozenset(w.name for w in mix.classes if not w.ignore_eos),
         )
@@ -153,7 +155,7 @@ class Sweep:
             model=self._server.model,
             server=self._server.name,
             slo=slo_json(settings.slo, settings.mix),
-            workload={**settings.mix.to_json(), "arrivals": asdict(settings.arrivals)},
+            workload=self._workload(),
             seed=settings.seed,
             levels=levels,
             peak=self._search.result(SHARES),
@@ -168,6 +170,25 @@ class Sweep:
                 "each window, an estimate for the level",
             },
         )
+
+    def _workload(self) -> dict[str, Any]:
+        """The workload for the report: classes, arrivals and, where one is replayed, what the trace is."""
+        settings = self._settings
+        plain = {**settings.mix.to_json(), "arrivals": asdict(settings.arrivals)}
+        if settings.trace is None:
+            return plain
+        trace = settings.trace.fitted(self._server.max_model_len)
+        return plain | {
+            "trace": {
+                "source": trace.source,
+                "format": trace.kind,
+                "requests": len(trace.rows),
+                "own_rate_rps": trace.rate_rps,
+                "lap_s_at_own_rate": trace.span_s,
+                "skipped_without_tokens": trace.skipped,
+                "cut_to_context": trace.clipped,
+            }
+        }
 
     @staticmethod
     def _flags(levels: tuple[LevelResult, ...]) -> tuple[str, ...]:

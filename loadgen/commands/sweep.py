@@ -24,7 +24,7 @@ def add_parser(subparsers: Any) -> None:
         "--levels",
         default="1..64",
         help="1..64 to search that range, 1,2,4 for exactly these (default %(default)s): requests in flight, "
-        "or requests per second with --arrivals",
+        "or requests per second with --arrivals or --trace",
     )
     parser.add_argument(
         "--arrivals",
@@ -37,6 +37,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--max-levels", type=options.count(1, 200), default=40, metavar="N", help="(default %(default)s)"
     )
+    options.add_trace(parser)
     options.add_workload(parser)
     options.add_measuring(parser, warmup_s=3.0, window_s=8.0)
     options.add_out(parser, "out/sweep")

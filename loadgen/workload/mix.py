@@ -11,6 +11,7 @@ from typing import Any
 from loadgen.workload.lengths import Lengths
 from loadgen.workload.prompts import Calibration
 from loadgen.workload.spec import PreparedRequest, RequestMaker, Workload
+from loadgen.workload.traces import Trace
 from sidecar.requests.records import Api
 
 
@@ -77,7 +78,9 @@ class MixMaker:
         seed: int,
         calibration: Calibration,
         head_of: Callable[[Workload], bytes],
+        trace: Trace | None = None,
     ) -> None:
+        self.trace = trace
         self._seed = seed
         self._makers = [
             RequestMaker(workload, model=model, seed=seed, calibration=calibration, head=head_of(workload))
@@ -92,7 +95,8 @@ class MixMaker:
 
     def make(self, level: int, serial: int) -> PreparedRequest:
         """The request with this serial number of this level; the same arguments give the same bytes."""
-        return self._maker_of(level, serial).make(level, serial)
+        row = None if self.trace is None else self.trace.row(serial)
+        return self._maker_of(level, serial).make(level, serial, row)
 
     def _maker_of(self, level: int, serial: int) -> RequestMaker:
         if len(self._makers) == 1:

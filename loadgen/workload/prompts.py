@@ -9,6 +9,7 @@ with a slice of the river. How many tokens a word makes is measured on the serve
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 # Short, common English words: nearly all of them are one token in nearly every vocabulary.
@@ -98,6 +99,25 @@ class PromptMaker:
         rest = max(0, words - len(opening))
         place = hash((self._seed, level, serial)) % _RIVER_WORDS
         return (shared + " " + " ".join(opening[: max(1, words)]) + self._slice(place, rest)).strip()
+
+    def blocks(self, tokens: int, level: int, ids: Sequence[int], block_tokens: int) -> str:
+        """A prompt of about ``tokens`` tokens made of blocks: equal ids are equal text within a level, and
+        unlike any other.
+        """
+        each = max(1, round(block_tokens / self._calibration.per_word))
+        left = self._calibration.words_for(tokens)
+        pieces = []
+        for block in ids:
+            words = min(each, left)
+            if words <= 0:
+                break
+            opening = self._opening(level, block)[:words]
+            place = hash((self._seed, level, block, 2)) % _RIVER_WORDS
+            pieces.append(" ".join(opening) + self._slice(place, words - len(opening)).rstrip())
+            left -= words
+        if left > 0:  # fewer blocks than the length asks for
+            pieces.append(self._slice(hash((self._seed, level, tuple(ids))) % _RIVER_WORDS, left).strip())
+        return " ".join(pieces)
 
     def _opening(self, level: int, serial: int) -> list[str]:
         # The seed is mixed in so that a second run against a warm server starts with other words too.

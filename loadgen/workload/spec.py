@@ -10,6 +10,7 @@ from typing import Any, Literal
 from loadgen.address import Target
 from loadgen.workload.lengths import Lengths
 from loadgen.workload.prompts import Calibration, PromptMaker
+from loadgen.workload.traces import BLOCK_TOKENS, TraceRow
 from sidecar.requests.records import Api
 
 _PROMPT = "@@PROMPT@@"
@@ -107,12 +108,17 @@ class RequestMaker:
         before, self._has_prompt, after = body.partition(json.dumps(_PROMPT).encode())
         self._before, self._after = before, after
 
-    def make(self, level: int, serial: int) -> PreparedRequest:
-        """The request with this serial number of this level."""
+    def make(self, level: int, serial: int, row: TraceRow | None = None) -> PreparedRequest:
+        """The request with this serial number of this level; a trace's row says how long it is, and what of
+        it is shared.
+        """
         rng = random.Random(hash((self._seed, level, serial)))
-        tokens = self.workload.prompt_tokens.draw(rng)
-        asked = self.workload.output_tokens.draw(rng)
-        prompt = self._prompts.prompt(tokens, level, serial, group=self._group(rng))
+        tokens = self.workload.prompt_tokens.draw(rng) if row is None else row.prompt_tokens
+        asked = self.workload.output_tokens.draw(rng) if row is None else row.output_tokens
+        if row is not None and row.blocks:
+            prompt = self._prompts.blocks(tokens, level, row.blocks, BLOCK_TOKENS)
+        else:
+            prompt = self._prompts.prompt(tokens, level, serial, group=self._group(rng))
         # Prompts are plain words, which JSON writes as they are.
         return self.prepared(b'"%b"' % prompt.encode(), asked)
 
