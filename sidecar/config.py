@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import yaml
-
 from sidecar.errors import SettingsError
+from sidecar.user_yaml import parse_value, read_text
 
 ENV_PREFIX = "GOODPUT_"
 
@@ -158,16 +157,7 @@ def _secret_help(key: str) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        raw = yaml.safe_load(path.read_text("utf-8"))
-    except OSError as error:
-        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise SettingsError(f"{path}: is not UTF-8 text") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" line {mark.line + 1}:" if mark is not None else ""
-        raise SettingsError(f"{path}:{where} is not YAML: {getattr(error, 'problem', error)}") from None
+    raw = parse_value(read_text(path), str(path))
     if raw is None:
         return {}
     if not isinstance(raw, dict):

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sidecar.errors import UserError
+from sidecar.user_yaml import parse_value, read_text
 
 PROFILES_FILE = "profiles.yaml"
 
@@ -178,10 +176,7 @@ def profile_from(name: str, raw: Any, *, where: str = PROFILES_FILE) -> Profile:
 
 def parse_profiles(text: str, *, where: str) -> dict[str, Profile]:
     """Profiles by name from YAML text; raises :class:`UserError` naming ``where`` and the key."""
-    try:
-        raw = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"{where}: not YAML: {' '.join(str(error).split())}") from None
+    raw = parse_value(text, where)
     return {
         str(name): profile_from(str(name), one, where=where) for name, one in _section(where, raw).items()
     }
@@ -199,10 +194,7 @@ def find_profile(name: str, path: str | None = None) -> Profile:
     if path is None:
         known, where = profiles(), "built in"
     else:
-        try:
-            known = parse_profiles(Path(path).read_text(encoding="utf-8"), where=path)
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        known = parse_profiles(read_text(path), where=path)
         where = f"in {path}"
     if name not in known:
         raise UserError(f"unknown profile {name!r}; {where}: {', '.join(sorted(known))}")

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sidecar.errors import SettingsError
+from sidecar.user_yaml import parse_value, read_text
 
 try:
     import re2
@@ -85,10 +84,7 @@ def load_patterns(path: Path = PATTERN_FILE) -> tuple[str, tuple[Pattern, ...]]:
     Raises:
         SettingsError: the file is not readable or an entry is wrong; names file and entry.
     """
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SettingsError(f"{path}: cannot read patterns: {str(error).splitlines()[0]}") from None
+    raw = parse_value(read_text(path), str(path))
     if not isinstance(raw, dict) or not isinstance(raw.get("patterns"), list):
         raise SettingsError(f"{path}: wants a mapping with 'version' and a list 'patterns'")
     found: list[Pattern] = []

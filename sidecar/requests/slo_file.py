@@ -16,13 +16,13 @@ from sidecar.errors import SettingsError
 from sidecar.requests.judge import DEFAULT_SLO, SloClass
 from sidecar.requests.records import RequestRecord
 from sidecar.requests.text import shown
+from sidecar.user_yaml import parse_node, read_text
 
 _BOUNDS = tuple(f.name for f in fields(SloClass) if f.name.endswith("_s"))
 _RULE_KEYS = ("class", "model", "request_class", "route")
 _TOP_KEYS = ("default", "classes", "rules")
 _DURATION = re.compile(r"([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*(us|ms|s|m)?")
 _MAX_S = 1e9  # thirty years: what is meant as no bound at all is written null
-_MAX_FILE_BYTES = 1024 * 1024
 _UNITS = {None: 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
 
 
@@ -99,26 +99,7 @@ def parse_slo(text: str, *, name: str = "default") -> SloClass:
 def load_slo(path: str | Path) -> SloPolicy:
     """An SLO policy from a YAML file (configs/slo.yaml). Raises SettingsError with file, line and key."""
     where = str(path)
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(_MAX_FILE_BYTES + 1)
-        if len(data) > _MAX_FILE_BYTES:
-            raise SettingsError(f"{where}: is larger than 1 MiB; no file of SLO classes is")
-        text = data.decode("utf-8")
-    except OSError as error:
-        raise SettingsError(f"{where}: cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{where}: is not UTF-8 text") from error
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark is not None else ""
-        raise SettingsError(
-            f"{where}{line}: is not YAML: {getattr(error, 'problem', None) or error}"
-        ) from error
-    except RecursionError:
-        raise SettingsError(f"{where}: is nested too deeply; it should hold classes and rules") from None
+    root = parse_node(read_text(path), where)
     if root is None:
         raise SettingsError(f"{where}: is empty; it should hold bounds, or classes and rules")
     return _Reader(where).policy(root)

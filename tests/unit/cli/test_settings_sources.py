@@ -42,7 +42,7 @@ def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
         ("upstrem: x", "upstrem: is no setting; did you mean upstream?"),
         ("zzz: x", "known: upstream"),
         ("- a", "must hold settings as key: value"),
-        ("a: [", "line 1: is not YAML"),
+        ("a: [", ":1: is not YAML"),
         ("upstream: 5", "upstream: must be text, not 5"),
         ("upstream: ftp://x", "must be a URL like"),
         ("upstream: http://x:99999999", "must be a URL like"),

@@ -105,8 +105,8 @@ def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
     (tmp_path / "deep.yaml").write_text("[" * 20_000)
     with pytest.raises(SettingsError, match="nested too deeply"):
         load_slo(tmp_path / "deep.yaml")
-    (tmp_path / "large.yaml").write_bytes(b"#" * 2_000_000)
-    with pytest.raises(SettingsError, match="larger than 1 MiB"):
+    (tmp_path / "large.yaml").write_bytes(b"#" * 5_000_000)
+    with pytest.raises(SettingsError, match="larger than 4 MiB"):
         load_slo(tmp_path / "large.yaml")
 
 
