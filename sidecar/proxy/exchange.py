@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sidecar.proxy.server import Proxy
     from sidecar.proxy.settings import ProxySettings
 
+_TRACE_FIELDS = frozenset({b"traceparent", b"tracestate"})
 _CLASS = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 
 
@@ -56,10 +57,15 @@ def open_exchange(proxy: Proxy, head: Head, peer: str) -> Exchange:
     model_request = api is not Api.OTHER
     replace, add = _own_fields(settings, head, proxy.upstream_address, peer)
     trace: TraceContext | None = None
+    drop: frozenset[bytes] = frozenset()
     if model_request and settings.trace == "continue":
         came = head.values(b"traceparent")
         trace = continue_trace(came[0] if len(came) == 1 else b"")
-        _put(head, replace, add, b"traceparent", trace.traceparent)
+        if trace.parent_span_id:
+            replace[b"traceparent"] = trace.traceparent
+        else:  # none, several or a broken one came: what belongs to that trace ends here
+            drop = _TRACE_FIELDS
+            add.append((b"traceparent", trace.traceparent))
     request_id = usable_request_id(head.first(b"x-request-id"))
     if model_request and not request_id:
         request_id = new_request_id()
@@ -83,7 +89,7 @@ def open_exchange(proxy: Proxy, head: Head, peer: str) -> Exchange:
     return Exchange(
         head=head,
         body=request_body(head),
-        outgoing=forward_request(head, replace=replace, add=add),
+        outgoing=forward_request(head, replace=replace, add=add, drop=drop),
         watch=watch,
         keep_alive=head.keep_alive,
         upgrade=websocket(head),

@@ -22,11 +22,17 @@ def websocket(head: Head) -> bool:
     return b"upgrade" in head.tokens(b"connection") and head.tokens(b"upgrade") == [b"websocket"]
 
 
-def forward_request(head: Head, *, replace: dict[bytes, bytes], add: list[tuple[bytes, bytes]]) -> bytes:
-    """The request head for the upstream. ``replace``: lower-case name to new value of fields that are
-    there."""
+def forward_request(
+    head: Head,
+    *,
+    replace: dict[bytes, bytes],
+    add: list[tuple[bytes, bytes]],
+    drop: frozenset[bytes] = frozenset(),
+) -> bytes:
+    """The request head for the upstream. ``replace``: lower-case name to new value of fields that are there;
+    ``drop``: lower-case names of fields that do not go on."""
     keep = {b"close", b"keep-alive"}
-    extra: set[bytes] = set()
+    extra = set(drop)
     if websocket(head):
         keep.add(b"upgrade")
     else:
@@ -59,7 +65,12 @@ def _forward(
     options = head.tokens(b"connection")
     if b"te" in keep:
         replace = {**replace, b"te": b"trailers"}
-    if not replace and not _CHANGED.intersection(head.fields) and keep.issuperset(options):
+    if (
+        not replace
+        and not extra.intersection(head.fields)
+        and not _CHANGED.intersection(head.fields)
+        and keep.issuperset(options)
+    ):
         return head.raw[:-2] + b"".join([name + b": " + value + b"\r\n" for name, value in add]) + b"\r\n"
     drop = (_HOP | extra | (set(options) - _PROTECTED)) - (keep & {b"te", b"upgrade"})
     stay = [o for o in options if o in keep]

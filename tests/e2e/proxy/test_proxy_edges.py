@@ -207,3 +207,17 @@ async def test_a_new_request_after_a_refused_one_is_fine() -> None:
         assert (await exchange(proxy.port, b"HEAD / HTTP/9.9\r\n\r\n", head=True)).status == 505
         assert (await exchange(proxy.port, request_bytes("GET", "/", HOST))).body == b"ok"
         assert len(up.seen) == 1
+
+
+@pytest.mark.parametrize(
+    "came", [[], ["00-x"], ["00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"] * 2], ids=len
+)
+async def test_a_trace_that_cannot_be_continued_ends_here(came: list[str]) -> None:
+    headers = [*HOST, *(("Traceparent", value) for value in came), ("tracestate", "vendor=1")]
+    async with upstream(ok) as up, proxied(up.port, trace="continue") as proxy:
+        await exchange(proxy.port, request_bytes("POST", CHAT, headers, BODY))
+        (seen,) = up.seen
+        (sent,) = [value for name, value in seen.headers if name == "traceparent"]
+        assert sent not in came
+        assert sent.endswith("-01")
+        assert seen.header("tracestate") is None

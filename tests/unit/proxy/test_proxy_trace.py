@@ -43,5 +43,5 @@ def test_request_ids() -> None:
     assert usable_request_id(b"") == ""
     assert usable_request_id(b"a b") == ""
     assert usable_request_id(b"x" * 129) == ""
-    assert len(new_request_id()) == 32
+    assert len(new_request_id()) == 16
     assert new_request_id() != new_request_id()
