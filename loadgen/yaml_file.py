@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import yaml
 
 from sidecar.errors import SettingsError
+from sidecar.user_yaml import parse_node, read_text, value_of
 
 
 class Entry:
@@ -59,7 +60,7 @@ class Entry:
     @property
     def plain(self) -> Any:
         """The value as YAML means it."""
-        return yaml.SafeLoader("").construct_object(self._node, deep=True)
+        return value_of(self._node, f"{self._file}:{self._node.start_mark.line + 1}: {self.key}")
 
     def text(self) -> str:
         """A single value as it is written."""
@@ -85,19 +86,7 @@ class Entry:
 
 def read_yaml(path: Path) -> Entry:
     """The whole file as one entry. Raises `SettingsError` when it is missing, empty or no YAML."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except OSError as error:
-        raise SettingsError(f"{path}: cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise SettingsError(f"{path}: is not UTF-8 text") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark is not None else ""
-        raise SettingsError(
-            f"{path}{line}: is not YAML: {getattr(error, 'problem', None) or error}"
-        ) from None
+    root = parse_node(read_text(path), str(path))
     if root is None:
         raise SettingsError(f"{path}: is empty")
     return Entry(root, str(path), "")

@@ -42,8 +42,11 @@ def parse_node(text: str, where: str) -> yaml.Node | None:
 def parse_value(text: str, where: str) -> Any:
     """The text as YAML means it: mappings, lists, texts, numbers. Raises SettingsError."""
     node = parse_node(text, where)
-    if node is None:
-        return None
+    return None if node is None else value_of(node, where)
+
+
+def value_of(node: yaml.Node, where: str) -> Any:
+    """A node as YAML means it. Raises SettingsError."""
     try:
         return yaml.SafeLoader("").construct_document(node)
     except yaml.YAMLError as error:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from loadgen.simulator.profile import find_profile
+from loadgen.yaml_file import read_yaml
 from sidecar.config import load_settings
 from sidecar.errors import UserError
 from sidecar.redaction.patterns import load_patterns
@@ -49,8 +50,9 @@ ODD_VALUES = [
         lambda path: load_settings({"upstream": "http://127.0.0.1:1"}, file=path, environ={}),
         load_patterns,
         lambda path: find_profile("demo", str(path)),
+        lambda path: read_yaml(path).plain,
     ],
-    ids=["settings", "patterns", "profiles"],
+    ids=["settings", "patterns", "profiles", "load settings"],
 )
 def test_every_reader_says_it_in_one_line(
     tmp_path: Path, reader: Callable[[Path], Any], data: bytes, says: str
