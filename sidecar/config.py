@@ -87,6 +87,9 @@ class Settings:
     gpu_fabric_log: str = _setting("", "the fabric manager's log, for SXids", "file")
     gpu_interval_s: float = _setting(15.0, "seconds between two looks at the GPUs", "seconds")
     gpus: str = _setting("", "this pod's GPUs: UUIDs with commas, or all; else by the pod's name")
+    gpus_shared: bool = _setting(
+        False, "GPUs here are time-sliced or under MPS, whatever the exporter shows", "switch"
+    )
     pod_name: str = _setting("", "this pod, as GPU exporters name it (default: $POD_NAME)")
     pod_namespace: str = _setting("", "its namespace (default: $POD_NAMESPACE)")
     usd_per_gpu_hour: float = _setting(0.0, "price of one GPU for an hour; no costs when 0", "amount")

@@ -121,7 +121,11 @@ def gpus_of(settings: Settings, environ: Mapping[str, str], live: Live) -> Gpus 
         fabric_log=settings.gpu_fabric_log,
         interval_s=settings.gpu_interval_s,
         identity=identity_of(
-            environ, gpus=settings.gpus, pod=settings.pod_name, namespace=settings.pod_namespace
+            environ,
+            gpus=settings.gpus,
+            pod=settings.pod_name,
+            namespace=settings.pod_namespace,
+            shared=settings.gpus_shared,
         ),
         prices=Prices(
             usd_per_gpu_hour=settings.usd_per_gpu_hour or None,

@@ -26,6 +26,7 @@ class Identity:
     declared: frozenset[str] = frozenset()
     visible: frozenset[str] = frozenset()
     all_gpus: bool = False
+    shared: bool = False  # the user says that GPUs here are time-sliced, which a page need not show
 
     @property
     def known(self) -> bool:
@@ -60,7 +61,9 @@ class Owned:
         return bool(self.gpus) and all(own.charged for own in self.gpus)
 
 
-def identity_of(environ: Mapping[str, str], *, gpus: str, pod: str, namespace: str) -> Identity:
+def identity_of(
+    environ: Mapping[str, str], *, gpus: str, pod: str, namespace: str, shared: bool = False
+) -> Identity:
     """From settings and the container's environment. ``gpus``: ``all``, or UUIDs with commas, or empty.
 
     Indices in NVIDIA_VISIBLE_DEVICES count on another scale than the exporter's and join nothing.
@@ -78,6 +81,7 @@ def identity_of(environ: Mapping[str, str], *, gpus: str, pod: str, namespace: s
         declared=frozenset() if gpus.strip() == "all" else named,
         visible=visible,
         all_gpus=gpus.strip() == "all",
+        shared=shared,
     )
 
 
@@ -106,7 +110,8 @@ def own_gpus(reading: Reading, identity: Identity) -> Owned:
 def _claim(gpu: Gpu, identity: Identity, notes: dict[str, None]) -> list[OwnGpu]:
     if identity.all_gpus:
         # The user says that nobody else is there: parts and pods on the page do not matter.
-        return [OwnGpu(gpu, None, Sharing.EXCLUSIVE, charged=True)]
+        sharing = Sharing.SHARED if identity.shared else Sharing.EXCLUSIVE
+        return [OwnGpu(gpu, None, sharing, charged=not identity.shared)]
     by_uuid = gpu.uuid in identity.declared or gpu.uuid in identity.visible
     if gpu.sharing is Sharing.MIG:
         parts = [
@@ -129,6 +134,8 @@ def _claim(gpu: Gpu, identity: Identity, notes: dict[str, None]) -> list[OwnGpu]
         notes[f"{gpu.name} is this pod's by UUID, but the exporter names another pod on it"] = None
     if sharing is Sharing.UNKNOWN and gpu.uuid in identity.declared:
         sharing = Sharing.EXCLUSIVE
+    if identity.shared:
+        sharing = Sharing.SHARED
     if sharing is Sharing.SHARED:
         notes[f"{gpu.name} is shared: its energy is the board's, not this pod's"] = None
     elif sharing is Sharing.UNKNOWN:

@@ -162,9 +162,14 @@ def _events(page: dict[str, Family], state: GpuState) -> None:
     shown = any("last_xid" in own.values() or own.gpu.xid_counts for own in state.owned.gpus)
     watched.add(1 if shown and not state.kernel_log_watched else 0, source="dcgm")
     for code, count in sorted(state.incidents.xids.items()):
-        advisory = advice_for(code).advisory
-        label = str(code) if code >= 0 else "other"
-        page["goodput_gpu_xid_events_total"].add(count, code=label, advisory=advisory)
+        advice = advice_for(code)
+        page["goodput_gpu_xid_events_total"].add(
+            count,
+            code=str(code) if code >= 0 else "other",
+            advisory=advice.advisory,
+            scope="_or_".join(advice.scope) or "unknown",
+            containment=advice.containment,
+        )
     for code, count in sorted(state.incidents.sxids.items()):
         page["goodput_gpu_sxid_events_total"].add(count, code=str(code) if code >= 0 else "other")
 

@@ -145,7 +145,7 @@ GPU_METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     (
         "goodput_gpu_xid_events_total",
         "counter",
-        ("code", "advisory"),
+        ("code", "advisory", "scope", "containment"),
         "Xid events of this pod's GPUs (events, not lines). The advisory is advice on a code, no decision.",
     ),
     (

@@ -161,7 +161,8 @@ def test_an_xid_is_counted_explained_and_sent(sidecar: Running, kernel_log: Path
     (event,) = sidecar.status()["gpu"]["events"]
     assert (event["code"], event["gpu"], event["advisory"]) == (94, uuid(1), "restart_app")
     found = sidecar.metrics()
-    assert found['goodput_gpu_xid_events_total{code="94",advisory="restart_app"}'] == 1
+    labels = 'code="94",advisory="restart_app",scope="gpu",containment="contained"'
+    assert found[f"goodput_gpu_xid_events_total{{{labels}}}"] == 1
     (entry,) = tap.logs[0].resource_logs
     assert attributes_of(entry.resource.attributes)["k8s.node.name"] == "node-1"
     (record,) = entry.scope_logs[0].log_records

@@ -8,6 +8,8 @@ import pytest
 from sidecar.derive import economics as eco
 from sidecar.derive import roofline as roof
 from sidecar.derive import utilisation as use
+from sidecar.engine.cardinality import count
+from sidecar.engine.exposition import parse
 from sidecar.engine.series import increase
 from sidecar.requests.records import Api, End
 from sidecar.requests.stream import StreamMeter
@@ -266,6 +268,13 @@ def test_sm_active_thresholds():
     fact = next(f for f in S["seed_facts"] if f["fact"].startswith("SM_ACTIVE"))
     for vector in fact["vectors"]:
         assert use.sm_active_verdict(vector["sm_active"]) == vector["verdict"]
+
+
+def test_series_are_counted_as_they_stand_not_as_they_could():
+    fact = next(f for f in S["seed_facts"] if f["fact"].startswith("active series"))
+    for vector in fact["vectors"]:
+        lines = [f'{name}{{l="{i}"}} 1\n' for name, n in vector["families"].items() for i in range(n)]
+        assert count(parse("".join(lines).encode()), None).series == vector["expect"]
 
 
 @pytest.mark.parametrize("case", cases("energy"))

@@ -68,6 +68,14 @@ def test_time_slices_are_shared():
     assert names(owned) == [("0", "shared", False)]
 
 
+def test_time_slices_that_the_page_hides_are_shared_when_the_user_says_so():
+    one_page = dcgm("dcgm_timeslice_default")
+    assert own_gpus(one_page, Identity(pod="gpu-pod-c")).all_charged  # the page looks exclusive
+    told = own_gpus(one_page, Identity(pod="gpu-pod-c", shared=True))
+    assert names(told) == [("0", "shared", False)]
+    assert not own_gpus(one_page, Identity(all_gpus=True, shared=True)).all_charged
+
+
 def test_a_label_that_jumps_between_pods_is_time_slicing():
     flapping = Flapping(window_ns=100 * S)
     base = dcgm("dcgm_timeslice_default").gpus[0]
