@@ -9,8 +9,10 @@ from dataclasses import asdict
 
 from sidecar.engine.cardinality import Cardinality, count
 from sidecar.engine.describe import table
+from sidecar.engine.exposition import Page
 from sidecar.engine.sources import parse_source, read_source
 from sidecar.errors import UserError
+from sidecar.publish.budget import BUDGET
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -22,7 +24,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "and names labels without bound. Exit status 1 when the budget is broken.",
     )
     parser.add_argument("source", metavar="URL|FILE")
-    parser.add_argument("--budget", type=int, help="series the page may have; warns from 80 %% of it")
+    parser.add_argument(
+        "--budget",
+        type=int,
+        help="series the page may have, warns from 80 %% of it; the sidecar's own page states its own",
+    )
     parser.add_argument("--top", type=int, default=20, help="largest families to show (default 20, 0: all)")
     parser.add_argument("--json", action="store_true", help="print JSON for tools")
     parser.add_argument("--timeout-s", type=float, default=5.0, help="limit for the scrape (default 5)")
@@ -34,12 +40,19 @@ def run(args: argparse.Namespace) -> int:
     if args.budget is not None and args.budget <= 0:
         raise UserError(f"--budget {args.budget}: must be above 0")
     page, _ = read_source(parse_source(args.source), args.timeout_s)
-    found = count(page, args.budget)
+    budget = args.budget if args.budget is not None else _own_budget(page)
+    found = count(page, budget)
     if args.json:
-        sys.stdout.write(json.dumps({**asdict(found), "budget": args.budget}, ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps({**asdict(found), "budget": budget}, ensure_ascii=False) + "\n")
     else:
         sys.stdout.write(_render(found, args.top))
-    return 1 if args.budget is not None and found.series > args.budget else 0
+    return 1 if budget is not None and found.series > budget else 0
+
+
+def _own_budget(page: Page) -> int | None:
+    """The budget that a sidecar's own page states."""
+    rows = page.by_name.get(BUDGET, ())
+    return next((int(page.values[i]) for i in rows if 0 < page.values[i] < 1e9), None)
 
 
 def _render(found: Cardinality, top: int) -> str:

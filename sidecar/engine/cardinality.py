@@ -14,6 +14,7 @@ _UNBOUNDED = re.compile(
     re.I,
 )
 _MANY_VALUES = 200
+_MAX_TOLD = 10  # families to name for one label
 WARN_SHARE = 0.8
 
 
@@ -75,14 +76,22 @@ def _warnings(
         found.append(f"{total} series break the budget of {budget}")
     elif budget is not None and total >= WARN_SHARE * budget:
         found.append(f"{total} series use {total / budget:.0%} of the budget of {budget}")
+    told: dict[str, int] = {}
     for family in families:
         for label, many in family.labels:
-            if _UNBOUNDED.search(label):
-                found.append(
-                    f"{family.family}: label {label!r} has no bound by its nature ({many} values now)"
-                )
-            elif many > _MANY_VALUES and label != "le":
-                found.append(f"{family.family}: label {label!r} has {many} values")
+            unbounded = _UNBOUNDED.search(label) is not None
+            if not unbounded and (many <= _MANY_VALUES or label == "le"):
+                continue
+            told[label] = told.get(label, 0) + 1
+            if told[label] > _MAX_TOLD:
+                continue
+            why = f"has no bound by its nature ({many} values now)" if unbounded else f"has {many} values"
+            found.append(f"{family.family}: label {label!r} {why}")
+    found += [
+        f"label {label!r} likewise in {times - _MAX_TOLD} more families"
+        for label, times in told.items()
+        if times > _MAX_TOLD
+    ]
     if duplicates:
         found.append(f"{duplicates} duplicate series: a Prometheus would refuse them")
     return tuple(found)

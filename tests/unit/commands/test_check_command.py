@@ -102,3 +102,19 @@ def test_distinct_series_are_counted_once(rows):
     found = count(parse(text.encode()))
     assert found.series == len(set(rows))
     assert found.duplicates == len(rows) - len(set(rows))
+
+
+def test_one_label_in_very_many_families_is_told_in_few_lines():
+    page = parse("".join(f'family_{i}{{request_id="x"}} 1\n' for i in range(500)).encode())
+    warnings = count(page).warnings
+    assert len(warnings) == 11
+    assert warnings[-1] == "label 'request_id' likewise in 490 more families"
+
+
+def test_a_sidecars_own_page_states_its_budget_and_a_given_one_wins(capsys, tmp_path):
+    page = tmp_path / "page.txt"
+    page.write_text("goodput_series_budget 3\na 1\nb 2\nc 3\n")
+    status, out = run_check(capsys, page)
+    assert status == 1
+    assert "4 series break the budget of 3" in out
+    assert run_check(capsys, page, "--budget", 100)[0] == 0

@@ -425,7 +425,7 @@ def test_whatever_stands_on_a_page_mapping_gives_finite_values_and_never_raises(
         'vllm:num_requests_running{engine="0"} 1e308\nvllm:num_requests_running{engine="1"} 1e308\n',
         'vllm:generation_tokens_total{engine="0"} 1.7e308\nvllm:num_requests_running{engine="0"} -1e300\n',
         "".join(f'vllm:time_to_first_token_seconds_bucket{{le="{le}"}} 9\n' for le in ("-Inf", "+Inf")),
-        'vllm:e2e_request_latency_seconds_bucket{le="+Inf"} 1e308\nvllm:e2e_request_latency_seconds_sum 1e308\n',
+        'vllm:request_params_n_bucket{le="+Inf"} 1e308\nvllm:request_params_n_sum 1e308\n',
         'vllm:lora_requests_info{max_lora="\u00b2",running_lora_adapters=",a,, "} 1\n',
         'vllm:lora_requests_info{max_lora="' + "9" * 5000 + '",running_lora_adapters="a"} 1\n',
         'vllm:num_requests_running{engine="\\n\\"x",model_name="' + "m" * 50_000 + '"} 1\n',
