@@ -103,10 +103,9 @@ def gpus_of(settings: Settings, environ: Mapping[str, str], live: Live) -> Gpus 
     ):
         return None
     from sidecar.derive.economics import Prices
-    from sidecar.gpu.logs import log_sender_of
     from sidecar.gpu.ownership import identity_of
     from sidecar.gpu.peaks import DTYPES, canonical_dtype
-    from sidecar.gpu.settings import GpuSettings, ModelCosts
+    from sidecar.gpu.settings import GpuSettings, ModelCosts, logs_asked
 
     for key in ("pue", "server_power_factor"):
         if getattr(settings, key) < 1:
@@ -141,4 +140,10 @@ def gpus_of(settings: Settings, environ: Mapping[str, str], live: Live) -> Gpus 
             dtype=settings.model_dtype,
         ),
     )
-    return Gpus(gpu_settings, live, log_sender_of(environ))
+    sender: LogSender | None = None
+    if logs_asked(environ):
+        # gRPC and protobuf cost memory, so they are only loaded where they are asked for.
+        from sidecar.gpu.logs import log_sender_of
+
+        sender = log_sender_of(environ)
+    return Gpus(gpu_settings, live, sender)

@@ -17,8 +17,8 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord, SeverityNumber
 
 from sidecar import __version__
-from sidecar.errors import SettingsError
 from sidecar.gpu.incidents import Event
+from sidecar.gpu.settings import logs_asked
 from sidecar.gpu.xid import Xid
 from sidecar.publish.push import resource_of
 from sidecar.spans.otlp import any_value, key_values
@@ -150,12 +150,6 @@ class LogSender:
 
 def log_sender_of(environ: Mapping[str, str]) -> LogSender | None:
     """A sender where the OTEL_* variables ask for logs, else ``None``. Raises SettingsError."""
-    exporter = environ.get("OTEL_LOGS_EXPORTER", "")
-    if exporter not in ("", "otlp", "none", "console"):
-        raise SettingsError(f"OTEL_LOGS_EXPORTER: {exporter!r} is none of otlp, none")
-    if exporter in ("none", "console") or environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
-        return None
-    asked = ("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-    if exporter != "otlp" and not any(environ.get(name) for name in asked):
+    if not logs_asked(environ):
         return None
     return LogSender(make_transport(otlp_settings(environ, "logs"), "logs"), resource_of(environ))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sidecar.derive.economics import Prices
+from sidecar.errors import SettingsError
 from sidecar.gpu.ownership import Identity
 
 
@@ -36,3 +38,14 @@ class GpuSettings:
     def asked(self) -> bool:
         """Whether any source is on."""
         return bool(self.dcgm_url or self.amd_url or self.nvml or self.kernel_log or self.fabric_log)
+
+
+def logs_asked(environ: Mapping[str, str]) -> bool:
+    """Whether the OTEL_* variables ask for log records. Raises SettingsError for an unknown exporter."""
+    exporter = environ.get("OTEL_LOGS_EXPORTER", "")
+    if exporter not in ("", "otlp", "none", "console"):
+        raise SettingsError(f"OTEL_LOGS_EXPORTER: {exporter!r} is none of otlp, none")
+    if exporter in ("none", "console") or environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return False
+    asked = ("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    return exporter == "otlp" or any(environ.get(name) for name in asked)
