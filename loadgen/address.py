@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from sidecar.errors import UserError
+from sidecar.urls import NO_USER, has_user, shown, split_http
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +23,14 @@ class Target:
     @classmethod
     def of(cls, url: str, *, verify: bool = True, ca_file: str | None = None) -> Target:
         """Read a base URL. Raises `UserError` when it is not http(s)://host[:port][/prefix]."""
-        parts = urlsplit(url)
-        try:
-            port = parts.port
-        except ValueError:
-            port = -1
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
+        if has_user(url):
+            raise UserError(f"--url {shown(url)}: {NO_USER}; --api-key-env names a variable that holds a key")
+        parts = split_http(url)
+        if parts is None or not parts.hostname:
             raise UserError(f"--url {url}: write http://HOST:PORT or https://HOST:PORT")
         tls = parts.scheme == "https"
         prefix = parts.path.rstrip("/")
-        return cls(parts.hostname, port or (443 if tls else 80), prefix, tls, verify, ca_file)
+        return cls(parts.hostname, parts.port or (443 if tls else 80), prefix, tls, verify, ca_file)
 
     def head(self, path: str, headers: dict[str, str]) -> bytes:
         """The request's head without Content-Length, ready to be followed by that line and the body."""

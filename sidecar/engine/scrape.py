@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
-from urllib.parse import urlsplit
 
 import httpx
 
@@ -26,6 +25,7 @@ from sidecar.engine.exposition import Page, Parser
 from sidecar.engine.mapping import map_page
 from sidecar.engine.view import EngineView
 from sidecar.errors import SettingsError
+from sidecar.urls import NO_USER, has_user, shown, split_http
 
 _log = logging.getLogger(__name__)
 
@@ -102,8 +102,9 @@ class ScrapeSettings:
 
     def check(self) -> None:
         """Raise :class:`SettingsError` for what cannot work."""
-        parts = urlsplit(self.base_url)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
+        if has_user(self.base_url):
+            raise SettingsError(f"engine URL {shown(self.base_url)!r}: {NO_USER}")
+        if split_http(self.base_url) is None:
             raise SettingsError(f"engine URL {self.base_url!r}: must look like http://127.0.0.1:8000")
         if self.interval_s <= 0:
             raise SettingsError(f"scrape interval {self.interval_s:g} s: must be above 0")

@@ -8,6 +8,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from sidecar.errors import SettingsError
+from sidecar.urls import shown
 
 _FIELD_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 
@@ -86,7 +87,7 @@ class ProxySettings:
     def address(self) -> tuple[str, int]:
         """Host and port of the upstream."""
         wrong = SettingsError(
-            f"upstream: {self.upstream!r} must be like http://127.0.0.1:8000, without a path"
+            f"upstream: {shown(self.upstream)!r} must be like http://127.0.0.1:8000, without a path"
         )
         try:
             parts = urlsplit(self.upstream)

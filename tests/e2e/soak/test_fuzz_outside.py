@@ -70,6 +70,9 @@ STREAMS = [path.read_bytes() for path in sorted((FIXTURES / "vllm").glob("*/sse/
 KMSG = [
     line.encode() for line in (FIXTURES / "gpu" / "kmsg_samples.txt").read_text("utf-8").splitlines() if line
 ]
+CAPTURE = b'{"at_s": 0.1, "data": "data: x"}\n{"at_s": 0.2, "data_b64": "AAAA"}\n{"end": "eof"}\n'
+CAPACITY = {"format": 1, "peak_load_per_replica": 8, "target_saturation": 0.8, "peak_goodput_rps": 3.5}
+SETTINGS = b"upstream: http://a:1\nlisten: '127.0.0.1:1'\nobjective: 0.9\n"
 REPORTS = [json.loads(to_json(report)) for report in (sweep(), no_peak(), awkward())]
 
 
