@@ -203,7 +203,7 @@ _ERROR_HELP = {
 def _rejected(scene: Scene) -> tuple[str, str, str]:
     text = "The server answers 429 or 503 when it will take no more"
     if scene.evidence.waiting_max:
-        text += f"; up to {scene.evidence.waiting_max:.3g} requests waited"
+        text += f"; its queue reached {scene.evidence.waiting_max:.3g}"
     return text, "high", "a second replica, or clients that wait as Retry-After says."
 
 
