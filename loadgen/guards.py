@@ -48,6 +48,7 @@ class Expectations:
     exact_outputs: bool = False  # ignore_eos: every answer must have the length asked for
     own_hit_rate: float | None = 0.0  # share of prompt tokens shared on purpose; None: cannot be said
     model: str = ""  # the model asked for, where a record does not say otherwise
+    thinks: bool = False  # users pause between requests, and are then not in flight
     inexact_classes: frozenset[str] = frozenset()  # classes whose answers end by themselves
 
 
@@ -205,7 +206,7 @@ def examine(
             failures=failures,
             sent=len(records),
             send_lag_p99_s=send_lag_p99_s,
-            in_flight_mean=None if cut else in_flight_mean,
+            in_flight_mean=None if cut or expectations.thinks else in_flight_mean,
             cpu_share=cpu_share,
         )
     ]

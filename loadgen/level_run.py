@@ -24,6 +24,7 @@ from loadgen.stats import Distribution
 from loadgen.stream_client import Exchange, StreamClient
 from loadgen.wire import rebase
 from loadgen.workload.mix import MixMaker
+from loadgen.workload.sessions import Session
 from loadgen.workload.spec import PreparedRequest
 from sidecar.requests.records import End, ErrorKind, Outcome, RequestRecord
 
@@ -35,6 +36,7 @@ _SETTLE_LIMIT_S = 10.0
 _LAG_EVERY_S = 0.02
 _SPIN_NS = 1_500_000  # the loop's timers are whole milliseconds: the last stretch before a due time is spun
 _EDGE_NS = 50_000_000
+_CAPTURE_CHARS = 200_000  # of an answer that the next turn of its conversation sends back
 
 Say = Callable[[dict[str, Any]], None]
 
@@ -64,7 +66,7 @@ class LevelRun:
         self._on_record = on_record
         self._serial = worker
         self._records: list[RequestRecord] = []
-        self._over: deque[tuple[Exchange, int | None, PreparedRequest]] = (
+        self._over: deque[tuple[Exchange, int | None, PreparedRequest, RequestRecord | None]] = (
             deque()
         )  # ended, records still to be made
         self._pending = 0  # requests of the measured window that are not over
@@ -99,7 +101,9 @@ class LevelRun:
         self._stop.wait(self._rng.uniform(0, min(1.0, self.plan.warmup_s / 2)))
         backoff_s = _BACKOFF_S
         while self.sending:
-            if self._one(None, self._next_serial()):
+            serial = self._next_serial()
+            session = self._maker.session(self.plan.number, serial)
+            if self._one(None, serial) if session is None else self._talk(session):
                 backoff_s = _BACKOFF_S
             else:
                 self._stop.wait(backoff_s)
@@ -175,7 +179,25 @@ class LevelRun:
 
     def _one(self, due_ns: int | None, serial: int) -> bool:
         """Send one request and wait for its end; whether any output came."""
-        request = self._maker.make(self.plan.number, serial)
+        return self._send(self._maker.make(self.plan.number, serial), due_ns)[0].gave_output
+
+    def _talk(self, session: Session) -> bool:
+        """One conversation, turn after turn; whether its last answer had any output."""
+        request = session.next(None)
+        exchange: Exchange | None = None
+        while request is not None and self.sending:
+            exchange, text = self._send(request, None, capture_chars=_CAPTURE_CHARS)
+            if text is None:
+                break
+            request = session.next(text)
+            if request is not None:
+                self._stop.wait(session.think_s())
+        return exchange is not None and exchange.gave_output
+
+    def _send(
+        self, request: PreparedRequest, due_ns: int | None, *, capture_chars: int = 0
+    ) -> tuple[Exchange, str | None]:
+        """Send one request and wait for its end. The text of a completed answer, where it is captured."""
         began_ns = time.monotonic_ns() if due_ns is None else due_ns
         start_ns, end_ns = (self._t0_ns + edge for edge in self.plan.window_ns)
         counts = start_ns - _EDGE_NS <= began_ns < end_ns
@@ -187,15 +209,22 @@ class LevelRun:
                 model=request.model or self._model,
                 scheduled_ns=due_ns,
                 timeout_s=self._timeout_s,
+                capture_chars=capture_chars,
             )
         finally:
             self._pending -= counts
-        self._over.append((exchange, due_ns, request))
-        return exchange.gave_output
+        record, text = None, None
+        if capture_chars:  # the next turn needs the answer now; nobody else shall have it
+            record = exchange.record()
+            if record.outcome is Outcome.COMPLETED:
+                text = "".join(choice.text or "" for choice in record.choices)
+            record = replace(record, choices=tuple(replace(c, text=None) for c in record.choices))
+        self._over.append((exchange, due_ns, request, record))
+        return exchange, text
 
     def _close_record(self) -> None:
-        exchange, due_ns, request = self._over.popleft()
-        record = exchange.record()
+        exchange, due_ns, request, made = self._over.popleft()
+        record = exchange.record() if made is None else made
         record = replace(
             record,
             scheduled_ns=due_ns,
@@ -337,7 +366,11 @@ class LevelRun:
 def asked_of(request: PreparedRequest) -> dict[str, str]:
     """What was asked for, kept with the record so that it can be held against the answer."""
     asked = {"asked_tokens": str(request.asked_tokens)}
-    return asked | {"asked_model": request.model} if request.model else asked
+    if request.model:
+        asked["asked_model"] = request.model
+    if request.turn:
+        asked["turn"] = str(request.turn)
+    return asked
 
 
 def _cpu_now() -> tuple[float, float]:

@@ -67,6 +67,7 @@ class Process:
             calibration=setup.calibration,
             head_of=head_of,
             trace=read_trace(setup.trace).fitted(setup.context_tokens) if setup.trace else None,
+            context_tokens=setup.context_tokens,
         )
         self.say({"event": "ready", "pid": os.getpid()})
 

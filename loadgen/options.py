@@ -14,6 +14,7 @@ from typing import Any
 from loadgen.address import Target
 from loadgen.arrivals import Arrivals, parse_arrivals
 from loadgen.sweep import SweepSettings
+from loadgen.workload.datasets import read_prompts
 from loadgen.workload.lengths import parse_lengths
 from loadgen.workload.mix import Mix
 from loadgen.workload.recipes import Recipe, load_recipe, recipe_names
@@ -121,6 +122,25 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
         help="how many different shared prefixes there are (default 1)",
     )
     parser.add_argument(
+        "--prompts",
+        metavar="FILE",
+        help="send these prompts: JSON lines with prompt or messages, or ShareGPT's conversations",
+    )
+    parser.add_argument(
+        "--token-ids",
+        action="store_true",
+        help="send prompts as token ids, exactly as long as drawn (with --api completions)",
+    )
+    parser.add_argument(
+        "--turns", metavar="LENGTHS", help="hold conversations of so many turns, as 4 or uniform:2-6"
+    )
+    parser.add_argument(
+        "--think-s",
+        type=seconds_or_zero,
+        metavar="S",
+        help="mean pause of the user between turns, exponential (default 0)",
+    )
+    parser.add_argument(
         "--no-ignore-eos",
         action="store_true",
         help="do not send ignore_eos and min_tokens (servers other than vLLM may refuse them)",
@@ -213,10 +233,13 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
             ("shared_prefix_tokens", args.shared_prefix_tokens),
             ("shared_share", args.shared_prefix_share),
             ("shared_groups", args.shared_prefix_groups),
+            ("prompts", args.prompts),
+            ("token_ids", args.token_ids or None),
+            ("think_s", args.think_s),
         )
         if value is not None
     }
-    for name in ("prompt_tokens", "output_tokens"):
+    for name in ("prompt_tokens", "output_tokens", "turns"):
         if text := getattr(args, name):
             changes[name] = parse_lengths(text, f"--{name.replace('_', '-')}")
     if args.no_ignore_eos:
@@ -230,6 +253,9 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
         if not isinstance(extra, dict):
             raise UserError('--body: must be a JSON object, such as {"temperature": 0}')
     classes = tuple(replace(w, **changes, extra=w.extra | extra) for w in recipe.mix.classes)
+    for workload in classes:
+        if workload.prompts:
+            read_prompts(workload.prompts)  # a mistake in it should be told before anything is asked
     return replace(recipe, mix=replace(recipe.mix, classes=classes))
 
 

@@ -40,7 +40,9 @@ def setup_from(order: dict[str, Any]) -> Setup:
     values = {name: value for name, value in order.items() if name != "do"}
     values["mix"] = mix_from(values["mix"])
     values["target"] = Target(**values["target"])
-    values["calibration"] = Calibration(**values["calibration"])
+    values["calibration"] = Calibration(
+        **{**values["calibration"], "ids": tuple(values["calibration"]["ids"])}
+    )
     return Setup(**values)
 
 

@@ -5,7 +5,7 @@ Plain HTTP from the sweep's own process; nothing here is timed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -18,6 +18,7 @@ from sidecar.requests.stream import StreamMeter
 
 _LIMIT_S = 10.0
 _PROBE_LIMIT_S = 60.0
+_FEWEST_IDS = 20
 
 
 class ServerUnfit(UserError):
@@ -56,7 +57,9 @@ class Preflight:
             headers=auth | (headers or {}), verify=verify, timeout=_LIMIT_S, trust_env=False
         )
 
-    def check(self, *, model: str, api: str, path: str, probe: dict[str, Any]) -> Server:
+    def check(
+        self, *, model: str, api: str, path: str, probe: dict[str, Any], token_ids: bool = False
+    ) -> Server:
         """All checks. ``probe`` is a small request body for ``path``, without a model.
 
         Raises `ServerUnfit` with one line; nothing else for whatever the server does.
@@ -66,7 +69,10 @@ class Preflight:
                 found, max_len, served = self._models(model)
                 name = self._name()
                 self._probe(path, {**probe, "model": found})
-                return Server(found, name, self._calibrate(found, api), max_len, served)
+                calibration = self._calibrate(found, api)
+                if token_ids:
+                    calibration = replace(calibration, ids=self._token_ids(found))
+                return Server(found, name, calibration, max_len, served)
         except httpx.HTTPError as error:
             raise ServerUnfit(f"{self._url} cannot be reached: {_reason(error)}") from None
         except httpx.InvalidURL as error:
@@ -158,6 +164,30 @@ class Preflight:
                 return Calibration()
             samples.append((words, count))
         return fit(samples, "tokenize")
+
+    def _token_ids(self, model: str) -> tuple[int, ...]:
+        """Ids of the server's own vocabulary: those of our words, as its ``/tokenize`` says."""
+        try:
+            answer = self._client.post(
+                f"{self._url}/tokenize",
+                json={"model": model, "prompt": " ".join(WORDS), "add_special_tokens": False},
+            )
+            ids = _ids_of(answer.json()) if answer.status_code == 200 else ()
+        except ValueError:
+            ids = ()
+        if len(ids) < _FEWEST_IDS:
+            raise ServerUnfit(
+                f"--token-ids: {self._url}/tokenize does not tell token ids; leave the flag out"
+            )
+        return ids
+
+
+def _ids_of(value: Any) -> tuple[int, ...]:
+    """Distinct token ids of a tokenizer's answer, in order."""
+    tokens = value.get("tokens") if isinstance(value, dict) else None
+    if not isinstance(tokens, list):
+        return ()
+    return tuple(sorted({t for t in tokens if isinstance(t, int) and not isinstance(t, bool)}))
 
 
 def server_name(said: Any) -> str:

@@ -61,13 +61,19 @@ def measure(
     target = options.target_of(args, url)
     api_key = options.api_key_of(args)
     first = settings.mix.classes[0]
+    _must_go_together(settings.mix, arrivals)
     api = Api(first.api)
     _must_be_writable(args)
-    prober = RequestMaker(first, model="", seed=settings.seed, calibration=Calibration(), head=b"")
+    prober = RequestMaker(
+        replace(first, token_ids=False), model="", seed=settings.seed, calibration=Calibration(), head=b""
+    )
     preflight = Preflight(url, api_key=api_key, verify=args.ca_file or not args.insecure)
     probe = prober.body("Say something.", PROBE_TOKENS)
+    needs_ids = any(workload.token_ids for workload in settings.mix.classes)
     server = patiently(
-        lambda: preflight.check(model=args.model, api=first.api, path=PATHS[api], probe=probe),
+        lambda: preflight.check(
+            model=args.model, api=first.api, path=PATHS[api], probe=probe, token_ids=needs_ids
+        ),
         stopped,
     )
     if settings.trace is None:  # a trace brings its own lengths, and is cut to fit
@@ -150,4 +156,21 @@ def _must_fit(mix: Mix, server: Server) -> None:
         if workload.model and workload.model not in server.models:
             raise UserError(
                 f"{named}model {workload.model} is not served; there are {', '.join(server.models)}"
+            )
+
+
+def _must_go_together(mix: Mix, arrivals: Arrivals) -> None:
+    """Refuse what no request can be: token ids in a chat, conversations without one or on a schedule."""
+    for workload in mix.classes:
+        named = f"workload class {workload.name}: " if workload.name else ""
+        if workload.token_ids and workload.api != "completions":
+            raise UserError(f"{named}--token-ids: only with --api completions; a chat takes text")
+        if workload.token_ids and (workload.prompts or workload.turns is not None):
+            raise UserError(f"{named}--token-ids: not with --prompts or --turns, which are text")
+        if workload.turns is not None and workload.api != "chat":
+            raise UserError(f"{named}--turns: only with --api chat")
+        if workload.turns is not None and arrivals.open_loop:
+            raise UserError(
+                f"{named}--turns: conversations need a closed loop (a turn is due when its user has "
+                "thought), not --arrivals, --rate or --trace"
             )

@@ -112,7 +112,12 @@ def level_result(
         badput=badput,
         errors=dict(Counter(r.error_kind.value for r in records if r.error_kind is not None)),
         goodput_rps=len(good) / window_s,
-        goodput_ci_rps=_interval(plan, records, verdicts, (window_ns[0] / 1e9, window_ns[1] / 1e9)),
+        goodput_ci_rps=_interval(
+            records,
+            verdicts,
+            (window_ns[0] / 1e9, window_ns[1] / 1e9),
+            always_in_flight=not (plan.arrivals.open_loop or (expectations and expectations.thinks)),
+        ),
         token_goodput_tps=_tokens(good) / window_s,
         throughput_rps=len(completed) / window_s,
         output_tps=_tokens(completed) / window_s,
@@ -166,15 +171,16 @@ def _class_result(found: Sequence[tuple[RequestRecord, Verdict]], window_s: floa
 
 
 def _interval(
-    plan: LevelPlan,
     records: Sequence[RequestRecord],
     verdicts: Sequence[Verdict],
     window_s: tuple[float, float],
+    *,
+    always_in_flight: bool,
 ) -> tuple[float, float] | None:
     requests = [
         Started(started_at(r) / 1e9, v.good, r.e2e_ns / 1e9) for r, v in zip(records, verdicts, strict=True)
     ]
-    if not plan.arrivals.open_loop and all(r.outcome is Outcome.COMPLETED for r in records):
+    if always_in_flight and all(r.outcome is Outcome.COMPLETED for r in records):
         return closed_loop_interval(requests, window_s)
     e2e_s = sum(r.e2e_s for r in requests) / len(requests) if requests else None
     return batch_means_interval([r.at_s for r in requests if r.good], window_s, e2e_s)

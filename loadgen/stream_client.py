@@ -181,7 +181,14 @@ class Connection:
                 self._wait(sock, _WRITE, CONNECT_TIMEOUT_S)
 
     def exchange(
-        self, request: bytes, api: Api, *, model: str, scheduled_ns: int | None, timeout_s: float
+        self,
+        request: bytes,
+        api: Api,
+        *,
+        model: str,
+        scheduled_ns: int | None,
+        timeout_s: float,
+        capture_chars: int = 0,
     ) -> Exchange:
         """Send one request and measure its answer.
 
@@ -201,7 +208,11 @@ class Connection:
         wire = request if self._tls is None else self._tls.encrypt(request)
         sent_ns = time.monotonic_ns()
         meter = StreamMeter(
-            api, start_ns=sent_ns if scheduled_ns is None else scheduled_ns, model=model, stream=True
+            api,
+            start_ns=sent_ns if scheduled_ns is None else scheduled_ns,
+            model=model,
+            stream=True,
+            capture_chars=capture_chars,
         )
         self._meter = meter
         self._fd = sock.fileno()
@@ -366,10 +377,12 @@ class StreamClient:
         model: str = "",
         scheduled_ns: int | None = None,
         timeout_s: float = 600.0,
+        capture_chars: int = 0,
     ) -> Exchange:
         """Send one whole HTTP request and wait for the end of its answer. Never raises for what the server
         does.
 
+        ``capture_chars``: characters of the answer to keep in its record, for who must send them back.
         Connecting happens before the clock starts in closed loop; in open loop it counts, since the request
         was due.
         """
@@ -390,7 +403,12 @@ class StreamClient:
                     meter = StreamMeter(api, start_ns=start_ns, model=model, stream=True)
                     return Exchange(meter, End.CONNECT, time.monotonic_ns(), began_ns)
             return connection.exchange(
-                request, api, model=model, scheduled_ns=scheduled_ns, timeout_s=timeout_s
+                request,
+                api,
+                model=model,
+                scheduled_ns=scheduled_ns,
+                timeout_s=timeout_s,
+                capture_chars=capture_chars,
             )
         finally:
             self._busy.discard(connection)

@@ -140,6 +140,7 @@ class Sweep:
             exact_outputs=any(workload.ignore_eos for workload in mix.classes),
             own_hit_rate=mix.own_hit_rate if trace is None else trace.own_hit_rate,
             model=self._server.model,
+            thinks=mix.talks,
             inexact_classes=frozenset(w.name for w in mix.classes if not w.ignore_eos),
         )
 

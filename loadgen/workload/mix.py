@@ -10,6 +10,7 @@ from typing import Any
 
 from loadgen.workload.lengths import Lengths
 from loadgen.workload.prompts import Calibration
+from loadgen.workload.sessions import Session
 from loadgen.workload.spec import PreparedRequest, RequestMaker, Workload
 from loadgen.workload.traces import Trace
 from sidecar.requests.records import Api
@@ -39,9 +40,9 @@ class Mix:
         return found / self.weigh(lambda w: w.prompt_tokens.mean)
 
     @property
-    def mean_tokens(self) -> float:
-        """Mean tokens of prompt and answer together, of the class that needs most."""
-        return max(w.prompt_tokens.mean + w.output_tokens.mean for w in self.classes)
+    def talks(self) -> bool:
+        """True where a class has conversations: its users think, and are then not in flight."""
+        return any(workload.turns is not None for workload in self.classes)
 
     def to_json(self) -> dict[str, Any]:
         """For the report: a single class as it stands, several under their names."""
@@ -58,8 +59,9 @@ def mix_from(values: dict[str, Any]) -> Mix:
     classes = []
     for value in values["classes"]:
         plain = dict(value)
-        for name in ("prompt_tokens", "output_tokens"):
-            plain[name] = Lengths(**{**plain[name], "values": tuple(plain[name]["values"])})
+        for name in ("prompt_tokens", "output_tokens", "turns"):
+            if plain[name] is not None:
+                plain[name] = Lengths(**{**plain[name], "values": tuple(plain[name]["values"])})
         classes.append(Workload(**plain))
     return Mix(tuple(classes), values["name"])
 
@@ -79,11 +81,19 @@ class MixMaker:
         calibration: Calibration,
         head_of: Callable[[Workload], bytes],
         trace: Trace | None = None,
+        context_tokens: int | None = None,
     ) -> None:
         self.trace = trace
         self._seed = seed
         self._makers = [
-            RequestMaker(workload, model=model, seed=seed, calibration=calibration, head=head_of(workload))
+            RequestMaker(
+                workload,
+                model=model,
+                seed=seed,
+                calibration=calibration,
+                head=head_of(workload),
+                context_tokens=context_tokens,
+            )
             for workload in mix.classes
         ]
         self._cumulative = list(accumulate(workload.weight for workload in mix.classes))
@@ -97,6 +107,10 @@ class MixMaker:
         """The request with this serial number of this level; the same arguments give the same bytes."""
         row = None if self.trace is None else self.trace.row(serial)
         return self._maker_of(level, serial).make(level, serial, row)
+
+    def session(self, level: int, serial: int) -> Session | None:
+        """The conversation with this serial number; ``None`` where it falls to a class of single requests."""
+        return self._maker_of(level, serial).session(level, serial)
 
     def _maker_of(self, level: int, serial: int) -> RequestMaker:
         if len(self._makers) == 1:

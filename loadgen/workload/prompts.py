@@ -8,6 +8,7 @@ with a slice of the river. How many tokens a word makes is measured on the serve
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ class Calibration:
     per_word: float = 1.0
     overhead: float = 0.0  # BOS and the chat template
     source: str = "assumed"  # "tokenize" (asked the server), or "assumed"
+    ids: tuple[int, ...] = ()  # token ids that the server's vocabulary has, where they are needed
 
     def words_for(self, tokens: int) -> int:
         """How many words make a prompt of about so many tokens; at least one."""
@@ -131,3 +133,31 @@ class PromptMaker:
             mixed, digit = divmod(mixed, len(WORDS))
             opening.append(WORDS[digit])
         return opening
+
+
+class IdMaker:
+    """Cuts prompts out of token ids of the server's own vocabulary: as long as asked for, to the token."""
+
+    def __init__(self, seed: int, ids: Sequence[int], *, shared_tokens: int = 0, groups: int = 1) -> None:
+        if len(ids) < 2:
+            raise ValueError("prompts of token ids need at least two ids")
+        rng = random.Random(f"ids/{seed}")
+        self._ids = list(ids)
+        self._river = rng.choices(self._ids, k=_RIVER_WORDS)
+        self._shared = [rng.choices(self._ids, k=shared_tokens) for _ in range(groups)]
+        self._seed = seed
+        # As many ids as it takes to spell ten thousand million serial numbers.
+        self._digits = math.ceil(10 / math.log10(len(self._ids)))
+
+    def prompt(self, tokens: int, level: int, serial: int, *, group: int | None = None) -> bytes:
+        """A JSON list of exactly ``tokens`` ids, unlike any other after the shared prefix of its group."""
+        ids = list(self._shared[group]) if group is not None else []
+        number = random.Random(f"{self._seed}/{level}").randrange(10**10) + serial
+        for _ in range(self._digits):
+            number, digit = divmod(number, len(self._ids))
+            ids.append(self._ids[digit])
+        place = hash((self._seed, level, serial)) % _RIVER_WORDS
+        while len(ids) < tokens:
+            ids += self._river[place : place + tokens - len(ids)]
+            place = 0
+        return b"[%b]" % ", ".join(map(str, ids[:tokens])).encode()

@@ -27,6 +27,10 @@ _CLASS = (
     "ignore_eos",
     "shared_prefix",
     "body",
+    "prompts",
+    "token_ids",
+    "turns",
+    "think_s",
     "slo",
 )
 
@@ -82,10 +86,14 @@ def _class(entries: Mapping[str, Entry], whole: Entry, path: Path) -> tuple[Work
             values[key] = entry.text()
             if values[key] not in ("chat", "completions"):
                 entry.wrong(f"must be chat or completions, not {values[key]!r}")
-        elif key in ("prompt_tokens", "output_tokens"):
+        elif key in ("prompt_tokens", "output_tokens", "turns"):
             values[key] = _lengths(entry, path)
-        elif key == "ignore_eos":
+        elif key in ("ignore_eos", "token_ids"):
             values[key] = entry.flag()
+        elif key == "prompts":
+            values[key] = str(path.parent / entry.text())
+        elif key == "think_s":
+            values[key] = entry.number(0, 3600)
         elif key == "shared_prefix":
             values |= _shared(entry)
         elif key == "body":

@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from loadgen.address import Target
+from loadgen.workload.datasets import read_prompts
 from loadgen.workload.lengths import Lengths
-from loadgen.workload.prompts import Calibration, PromptMaker
+from loadgen.workload.prompts import WORDS, Calibration, IdMaker, PromptMaker
+from loadgen.workload.sessions import Session, picked
 from loadgen.workload.traces import BLOCK_TOKENS, TraceRow
 from sidecar.requests.records import Api
 
@@ -42,6 +44,10 @@ class Workload:
     model: str = ""
     shared_share: float = 1.0
     shared_groups: int = 1
+    prompts: str = ""  # file of prompts to send instead of made-up ones
+    token_ids: bool = False  # prompts as token ids, exactly as long as drawn (completions only)
+    turns: Lengths | None = None  # turns of a conversation; None: single requests
+    think_s: float = 0.0  # mean pause of the user between two turns
 
     def to_json(self) -> dict[str, Any]:
         """For the report: lengths as they are written on the command line."""
@@ -49,6 +55,7 @@ class Workload:
             **asdict(self),
             "prompt_tokens": str(self.prompt_tokens),
             "output_tokens": str(self.output_tokens),
+            "turns": None if self.turns is None else str(self.turns),
         }
 
     @property
@@ -56,6 +63,8 @@ class Workload:
         """Share of prompt tokens that an endless prefix cache would find by this workload's own doing;
         ``None`` where it cannot be said beforehand.
         """
+        if self.prompts or self.turns is not None:
+            return None
         shared = min(self.shared_prefix_tokens, self.prompt_tokens.mean)
         return self.shared_share * shared / self.prompt_tokens.mean
 
@@ -81,6 +90,7 @@ class PreparedRequest:
     asked_tokens: int
     request_class: str = ""
     model: str = ""
+    turn: int = 0  # of a conversation, from 1
 
 
 class RequestMaker:
@@ -94,13 +104,27 @@ class RequestMaker:
         seed: int,
         calibration: Calibration,
         head: bytes,
+        context_tokens: int | None = None,
     ) -> None:
+        self._context_tokens = context_tokens
+        self._calibration = calibration
+        self._dialogues = read_prompts(workload.prompts) if workload.prompts else ()
         self.workload = workload
         self.api = Api(workload.api)
         self._model = workload.model or model
         self._seed = seed
         self._prompts = PromptMaker(
             seed, calibration, shared_tokens=workload.shared_prefix_tokens, groups=workload.shared_groups
+        )
+        self._ids = (
+            IdMaker(
+                seed,
+                calibration.ids,
+                shared_tokens=workload.shared_prefix_tokens,
+                groups=workload.shared_groups,
+            )
+            if workload.token_ids
+            else None
         )
         self._head = head
         # The body is written once; what differs between requests is put in as bytes.
@@ -115,6 +139,11 @@ class RequestMaker:
         rng = random.Random(hash((self._seed, level, serial)))
         tokens = self.workload.prompt_tokens.draw(rng) if row is None else row.prompt_tokens
         asked = self.workload.output_tokens.draw(rng) if row is None else row.output_tokens
+        if self._dialogues and row is None:
+            text = picked(self._dialogues, self._seed, level, serial)[0]
+            return self.prepared(json.dumps(text).encode(), asked)
+        if self._ids is not None:
+            return self.prepared(self._ids.prompt(tokens, level, serial, group=self._group(rng)), asked)
         if row is not None and row.blocks:
             prompt = self._prompts.blocks(tokens, level, row.blocks, BLOCK_TOKENS)
         else:
@@ -122,12 +151,41 @@ class RequestMaker:
         # Prompts are plain words, which JSON writes as they are.
         return self.prepared(b'"%b"' % prompt.encode(), asked)
 
-    def prepared(self, prompt: bytes, asked: int) -> PreparedRequest:
+    def session(self, level: int, serial: int) -> Session | None:
+        """The conversation with this serial number; ``None`` where the class has single requests."""
+        workload = self.workload
+        if workload.turns is None:
+            return None
+        rng = random.Random(hash((self._seed, level, serial)))
+        dialogue = picked(self._dialogues, self._seed, level, serial) if self._dialogues else ()
+        if dialogue:
+            opening = dialogue[0]
+        else:
+            tokens = workload.prompt_tokens.draw(rng)
+            opening = self._prompts.prompt(tokens, level, serial, group=self._group(rng))
+        return Session(
+            self,
+            opening,
+            rng,
+            turns=workload.turns.draw(rng),
+            dialogue=dialogue,
+            context_tokens=self._context_tokens,
+        )
+
+    def tokens_of(self, words: int) -> float:
+        """About how many tokens so many words make, as calibrated."""
+        return self._calibration.overhead + self._calibration.per_word * words
+
+    def words(self, tokens: int, rng: random.Random) -> str:
+        """About so many tokens of words that open no prompt."""
+        return " ".join(rng.choices(WORDS, k=max(1, round(tokens / self._calibration.per_word))))
+
+    def prepared(self, prompt: bytes, asked: int, *, turn: int = 0) -> PreparedRequest:
         """A request with this prompt (JSON: a text, or token ids) that asks for so many tokens."""
         content = prompt if self._has_prompt else b""
         body = b"%b%b%b" % (self._before, content, self._after.replace(_ASKED, b"%d" % asked))
         wire = b"%bContent-Length: %d\r\n\r\n%b" % (self._head, len(body), body)
-        return PreparedRequest(wire, self.api, asked, self.workload.name, self.workload.model)
+        return PreparedRequest(wire, self.api, asked, self.workload.name, self.workload.model, turn)
 
     def _group(self, rng: random.Random) -> int | None:
         """Which of the shared prefixes a request begins with, if any."""

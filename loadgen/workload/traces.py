@@ -155,7 +155,7 @@ def _rows(lines: Sequence[str], where: str) -> tuple[str, list[TraceRow]]:
             ]
     raise UserError(
         f"{where}:1: no trace format that is known; Azure (TIMESTAMP,ContextTokens,GeneratedTokens), "
-        "BurstGPT (Timestamp,Model,Request tokens,Response tokens,...) or Mooncake (JSON lines with input_length)"
+        "BurstGPT (Timestamp,Model,Request tokens,Response tokens,...) or Mooncake (JSON lines)"
     )
 
 
