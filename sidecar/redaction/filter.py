@@ -20,6 +20,7 @@ Json = Any
 SIZE_LIMIT = 4 << 20  # bytes of a body that are looked at; more is dropped whole
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 _SHORTEST_CUT = 16
+_LONGEST_VALUE = 512  # characters that a value known by its end may have: an address, a URL with a password
 
 
 class Level(StrEnum):
@@ -101,8 +102,16 @@ class ContentFilter:
         """The content of a request body that is JSON."""
         return self._guarded(lambda: self._request(body))
 
-    def with_output(self, content: Content, output: Sequence[tuple[str, str | None]]) -> Content:
-        """``content`` and the answer: one (whole text, finish reason) for each choice, in order."""
+    def with_output(
+        self, content: Content, output: Sequence[tuple[str, str | None]], *, cut_at: int | None = None
+    ) -> Content:
+        """``content`` and the answer: one (text, finish reason) for each choice, in order.
+
+        ``cut_at``: a text so long was cut there before anyone had looked at it. Its end may be half of a
+        value, which no pattern knows, so it goes as well.
+        """
+        if cut_at is not None:
+            output = [(_without_end(text) if len(text) >= cut_at else text, why) for text, why in output]
         if self.level is Level.DROP or content.failed is not None:
             return content
         messages = [
@@ -247,6 +256,10 @@ class ContentFilter:
             if key in inner:
                 shown["parameters" if key == "input_schema" else key] = self._value(inner[key])
         return shown
+
+
+def _without_end(text: str) -> str:
+    return text[: max(0, len(text) - _LONGEST_VALUE)]
 
 
 def _length(value: Json) -> int:

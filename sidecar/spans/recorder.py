@@ -293,7 +293,9 @@ class SpanRecorder:
             for choice in sorted(record.choices, key=lambda c: c.index)
             if choice.text is not None
         ]
-        return self.filter.with_output(content, output) if output else content
+        if not output:
+            return content
+        return self.filter.with_output(content, output, cut_at=self.settings.output_limit)
 
     def _shown(self, text: str) -> str:
         """An identifier that came from outside: redacted, and only if it looks like one."""

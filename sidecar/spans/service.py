@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from sidecar.proxy.server import Proxy
     from sidecar.proxy.settings import ProxySettings
 
-CAPTURED_OUTPUT_CHARS = 32_768
-
 
 @dataclass(frozen=True, slots=True)
 class SpanOptions:
@@ -164,7 +162,7 @@ class SpanService:
             base,
             trace="continue",
             capture_request_bytes=self.settings.body_limit,
-            capture_chars=CAPTURED_OUTPUT_CHARS if captures else base.capture_chars,
+            capture_chars=self.settings.output_limit if captures else base.capture_chars,
         )
 
     def attach(self, proxy: Proxy) -> None:

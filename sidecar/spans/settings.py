@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from sidecar.errors import SettingsError
 from sidecar.redaction.filter import Level
 from sidecar.redaction.numbers import DEFAULT_REGIONS
 from sidecar.spans.semconv import DEFAULT_VERSION, convention
+from sidecar.urls import split_http
 
 CAPTURE_VARIABLE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _CAPTURE = {
@@ -70,6 +71,8 @@ class SpanSettings:
     attribute_limit: int = 16_384
     body_limit: int = 256 * 1024
     """Longest request body that is looked into; keep at the proxy's ``capture_request_bytes``."""
+    output_limit: int = 32_768
+    """Characters of generated text kept of each choice; at level ``shape`` lengths stop there."""
     queue: int = 2048
     batch: int = 512
     interval_s: float = 5.0
@@ -90,7 +93,15 @@ class SpanSettings:
             raise SettingsError(f"sample ratio: {self.sample_ratio} is not between 0 and 1")
         if self.level is Level.FULL and FULL_NOTE not in self.notes:
             object.__setattr__(self, "notes", (*self.notes, FULL_NOTE))
-        for key in ("attribute_limit", "body_limit", "queue", "batch", "work_queue", "work_bytes"):
+        for key in (
+            "attribute_limit",
+            "body_limit",
+            "output_limit",
+            "queue",
+            "batch",
+            "work_queue",
+            "work_bytes",
+        ):
             if getattr(self, key) <= 0:
                 raise SettingsError(f"{key}: must be more than 0, not {getattr(self, key)}")
         if self.interval_s <= 0:
@@ -195,8 +206,8 @@ def otlp_settings(environ: Mapping[str, str], signal: str = "traces") -> OtlpSet
         raise SettingsError(f"{protocol_name}: {protocol!r} is none of grpc, http/protobuf")
     endpoint_name, endpoint = read("ENDPOINT")
     endpoint = endpoint or ("http://localhost:4317" if protocol == "grpc" else "http://localhost:4318")
-    parts = urlsplit(endpoint)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
+    parts = split_http(endpoint)
+    if parts is None:
         raise SettingsError(f"{endpoint_name}: wants a URL such as http://localhost:4318")
     if protocol == "grpc":
         target = parts.netloc
