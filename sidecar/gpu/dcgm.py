@@ -49,7 +49,7 @@ class _Part:
 @dataclass(slots=True)
 class _Board:
     labels: dict[str, str] = field(default_factory=dict)
-    parts: dict[str, _Part] = field(default_factory=dict)
+    parts: dict[str, _Part] = field(default_factory=lambda: {"": _Part()})  # "": the whole board
     pods: set[Pod] = field(default_factory=set)
     replicas: bool = False
     xid_counts: dict[int, int] = field(default_factory=dict)
@@ -80,7 +80,9 @@ def read_dcgm(page: Page) -> Reading:
         uuid = labels.get("UUID") or labels.get("uuid") or labels.get("gpu_uuid") or ""
         if not uuid:
             continue
-        board = boards.setdefault(uuid, _Board())
+        board = boards.get(uuid)
+        if board is None:
+            board = boards[uuid] = _Board()
         _identify(board, labels)
         pod = _pod_of(labels)
         part = _part_of(board, labels, pod)
@@ -101,6 +103,8 @@ def _order(item: tuple[str, _Board]) -> tuple[int, str, str]:
 
 
 def _identify(board: _Board, labels: Mapping[str, str]) -> None:
+    if len(board.labels) == len(_IDENTITY):
+        return
     for ours, names in _IDENTITY.items():
         if ours not in board.labels:
             found = next((labels[name] for name in names if labels.get(name)), None)
@@ -134,10 +138,13 @@ def _pod_of(labels: Mapping[str, str]) -> Pod | None:
 
 
 def _part_of(board: _Board, labels: Mapping[str, str], pod: Pod | None) -> _Part:
-    board.parts.setdefault("", _Part())
-    part = board.parts.setdefault(labels.get("GPU_I_ID", ""), _Part())
-    part.profile = part.profile or labels.get("GPU_I_PROFILE", "") or labels.get("dra_mig_profile", "")
-    part.uuid = part.uuid or labels.get("dra_mig_device_uuid", "")
+    instance = labels.get("GPU_I_ID", "")
+    part = board.parts.get(instance)
+    if part is None:
+        part = board.parts[instance] = _Part()
+    if instance:
+        part.profile = part.profile or labels.get("GPU_I_PROFILE", "") or labels.get("dra_mig_profile", "")
+        part.uuid = part.uuid or labels.get("dra_mig_device_uuid", "")
     if labels.get("vgpu"):
         board.replicas = True
     if pod is not None:
@@ -175,7 +182,7 @@ def _exporter_count(board: _Board, name: str, labels: Mapping[str, str], printed
 
 
 def _gpu(uuid: str, board: _Board) -> Gpu:
-    whole = board.parts.get("", _Part())
+    whole = board.parts[""]
     parts = tuple(
         Part(part_id, part.profile, _values(part), frozenset(part.pods), part.uuid)
         for part_id, part in sorted(board.parts.items(), key=lambda item: (len(item[0]), item[0]))
