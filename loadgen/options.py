@@ -200,7 +200,18 @@ def add_measuring(parser: argparse.ArgumentParser, *, warmup_s: float, window_s:
 
 
 def add_out(parser: argparse.ArgumentParser, default: str) -> None:
-    """Where the report goes, and where settings come from."""
+    """Where the results go, and where settings come from."""
+    parser.add_argument(
+        "--records",
+        type=Path,
+        metavar="FILE",
+        help="also write every request's record, one JSON object a line",
+    )
+    parser.add_argument(
+        "--resume",
+        action="store_true",
+        help="take up the report in --out: its levels are not measured again (same settings only)",
+    )
     parser.add_argument(
         "--settings",
         metavar="FILE",

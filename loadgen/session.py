@@ -19,7 +19,9 @@ from loadgen.plan import LevelPlan, Measured
 from loadgen.preflight import Preflight, Server
 from loadgen.processes import patiently
 from loadgen.progress import Display
+from loadgen.records_file import RecordsFile
 from loadgen.report import write_all
+from loadgen.report.jsonio import load
 from loadgen.report.terminal import render
 from loadgen.results import LevelResult, SweepReport
 from loadgen.search import PeakSearch
@@ -92,6 +94,9 @@ def measure(
     )
     console.print(f"{server.name} at {url}, model {server.model}", highlight=False, markup=False)
     sweep = Sweep(settings, search, server, stopped=stopped)
+    if args.resume and (args.out / "report.json").exists():
+        sweep.resume(load(args.out / "report.json"))
+    records = RecordsFile(args.records, append=args.resume) if args.records else None
     status = 0
     with Display(console, sweep.remaining_s) as display:
         try:
@@ -101,6 +106,8 @@ def measure(
                 def run_level(plan: LevelPlan) -> Measured:
                     display.begin(plan)
                     measured = pool.run_level(plan, display.tick, on_phase=watch.phase)
+                    if records is not None:
+                        records.write(plan, measured.records, settings.slo)
                     engine, findings = watch.take()
                     return replace(measured, engine=engine, findings=(*measured.findings, *findings))
 

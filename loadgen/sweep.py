@@ -4,6 +4,7 @@ out.
 
 from __future__ import annotations
 
+import json
 import platform
 import time
 from collections.abc import Callable
@@ -16,12 +17,14 @@ from loadgen.arrivals import Arrivals
 from loadgen.guards import Expectations
 from loadgen.plan import LevelPlan, Measured
 from loadgen.preflight import Server
+from loadgen.report.jsonio import to_json
 from loadgen.results import LevelResult, SweepReport
 from loadgen.search import PeakSearch
 from loadgen.step import level_result
 from loadgen.workload.mix import Mix
 from loadgen.workload.spec import PATHS
 from loadgen.workload.traces import Trace
+from sidecar.errors import UserError
 from sidecar.requests.records import Api
 from sidecar.requests.slo import SloPolicy
 
@@ -75,7 +78,29 @@ class Sweep:
         self._created = datetime.now(UTC).isoformat(timespec="seconds")
         self._began_s = clock_s()
         self._level_costs_s: list[float] = []
+        self._number = 0  # of the next level: makes its prompts differ from every other level's
+        self._resumed = ""
         self._why = "interrupted"  # until the sweep ends otherwise
+
+    def resume(self, earlier: SweepReport) -> None:
+        """Take up an earlier report of the same sweep: its levels count as told, but those cut short.
+
+        Raises `UserError` naming the first setting that is not the same.
+        """
+        now = json.loads(to_json(self.report()))
+        then = json.loads(to_json(earlier))
+        for name in ("url", "model", "seed", "slo", "workload"):
+            if now[name] != then[name]:
+                where = _first_difference(then[name], now[name])
+                raise UserError(
+                    f"--resume: {name} is not that of the earlier report ({where}); give the same settings, or "
+                    "another --out"
+                )
+        for level in earlier.levels:
+            if not any(flag.startswith("interrupted") for flag in level.flags):
+                self._search.tell(level)
+        self._number = len(earlier.levels)
+        self._resumed = f"{len(self._search.told)} levels of {earlier.created_wall}"
 
     @property
     def spent_s(self) -> float:
@@ -97,25 +122,25 @@ class Sweep:
 
     def run(self, run_level: Runs, on_level: Callable[[LevelResult], None]) -> None:
         """Measure until the search has no more questions, time is up or a stop is asked for."""
-        number = 0
+        first = self._number
         while not self._stopped():
             load = self._search.ask()
             if load is None:
                 self._why = "complete" if self._search.stopped == "complete" else self._search.stopped
                 return
             max_s = self._settings.max_s
-            if max_s is not None and number and self.spent_s + self.level_cost_s > max_s:
+            if max_s is not None and self._number > first and self.spent_s + self.level_cost_s > max_s:
                 self._why = "budget"
                 return
             began_s = self._clock_s()
-            plan = self._plan(load, number)
+            plan = self._plan(load, self._number)
             measured = run_level(plan)
             self._level_costs_s.append(self._clock_s() - began_s)
             level = level_result(plan, measured, self._settings.slo, self._expectations())
             if measured.cut_ns is None or level.sent:
                 self._search.tell(level)
                 on_level(level)
-            number += 1
+            self._number += 1
 
     def fail(self, why: str) -> None:
         """The sweep ends early for this reason; what was measured stands."""
@@ -163,6 +188,7 @@ class Sweep:
             stopped=self._why,
             flags=self._flags(levels),
             provenance={
+                **({"resumed": self._resumed} if self._resumed else {}),
                 "python": platform.python_version(),
                 "machine": f"{platform.system()} {platform.machine()}",
                 "prompt_calibration": self._server.calibration.source,
@@ -217,3 +243,12 @@ def slo_json(policy: SloPolicy, mix: Mix) -> dict[str, Any]:
     if all(slo == slos[0] for slo in slos):
         return asdict(slos[0])
     return {"name": "by class", "classes": {name: asdict(slo) for name, slo in by_class.items()}}
+
+
+def _first_difference(then: Any, now: Any) -> str:
+    """Where two settings differ first, for a person."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        for key in [*then, *now]:
+            if then.get(key) != now.get(key):
+                return f"{key} {_first_difference(then.get(key), now.get(key))}"
+    return f"{then} then, {now} now"
