@@ -88,12 +88,23 @@ async def under_traffic(
 
 
 async def soak(
-    *, minutes: float, idle: int, hold_s: float = 2.5, say: Callable[[str], None] = print, only: str = ""
+    *,
+    minutes: float,
+    idle: int,
+    hold_s: float = 2.5,
+    say: Callable[[str], None] = print,
+    only: str = "",
+    skip: Sequence[str] = (),
 ) -> tuple[list[Line], Held | None]:
-    """The faults, then ``minutes`` of held load. ``only``: faults whose name holds this text."""
+    """The faults, then ``minutes`` of held load. ``only``: faults whose name holds this text;
+    ``skip``: not those whose name holds one of these."""
     began = time.monotonic()
     say(HEAD)
-    chosen = [(name, fault) for name, fault in faults(idle=idle) if only in name]
+    chosen = [
+        (name, fault)
+        for name, fault in faults(idle=idle)
+        if only in name and not any(word in name for word in skip)
+    ]
     async with rig(hold_s=hold_s) as one:
         lines = await under_traffic(one, chosen, say)
         held = await hold(one, minutes * 60) if minutes else None
