@@ -75,10 +75,15 @@ and adds "goodput-sidecar.volumes" to its volumes.
     {{- range .Values.sidecar.extraArgs }}
     - {{ . | quote }}
     {{- end }}
-  {{- with .Values.sidecar.env }}
   env:
+    # Who this pod is: GPU exporters name the pod that holds a GPU.
+    - name: POD_NAME
+      valueFrom: {fieldRef: {fieldPath: metadata.name}}
+    - name: POD_NAMESPACE
+      valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+    {{- with .Values.sidecar.env }}
     {{- toYaml . | nindent 4 }}
-  {{- end }}
+    {{- end }}
   ports:
     - name: http
       containerPort: {{ .Values.sidecar.port }}
