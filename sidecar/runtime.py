@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sidecar.config import Settings
-from sidecar.derive.autoscale import Autoscale, load_capacity
+from sidecar.derive.autoscale import Autoscale, Capacity, load_capacity
 from sidecar.derive.judging import Judged
 from sidecar.derive.live import Live
 from sidecar.engine.scrape import EngineSnapshot, Scraper
+from sidecar.errors import UserError
 from sidecar.gpus import gpus_of
 from sidecar.models import watch_models
 from sidecar.process import raise_file_limit, run_on_best_loop, settle_memory
@@ -54,18 +55,22 @@ def policy_of(settings: Settings) -> SloPolicy:
     return SloPolicy()
 
 
+def capacity_of(settings: Settings) -> Capacity | None:
+    """What the capacity file says, where one is named. Raises SettingsError."""
+    return load_capacity(Path(settings.capacity)) if settings.capacity else None
+
+
 class Runtime:
     """All parts of one sidecar."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.started_wall_s = time.time()
-        capacity = load_capacity(Path(settings.capacity)) if settings.capacity else None
         self.live = Live(
             policy=policy_of(settings),
             started_ns=time.monotonic_ns(),
             objective=settings.objective,
-            capacity=capacity,
+            capacity=capacity_of(settings),
             scrape_interval_s=settings.scrape_interval_s,
             max_models=settings.max_models,
         )
@@ -266,12 +271,24 @@ class Runtime:
                 self._poke_at_s, self._poked_s = None, time.monotonic()
                 if self.live.judging.held:
                     self._on_snapshot(await self.scraper.scrape_once())
+                if self.live.judging.held:  # that scrape was already on its way when they ended
+                    self._poke_at_s = self._poked_s + _POKE_GAP_S
             if not self.live.judging.held and self._poke_at_s is None:
                 self._held.clear()
 
     def _proxy_view(self) -> ProxyView:
         proxy = self.proxy
         return ProxyView(proxy.in_flight, proxy.requests, proxy.refused, proxy.broken, proxy.dropped)
+
+    def reload(self) -> None:
+        """Read the files of SLO classes and capacity again. With an error in them the old ones stay."""
+        try:
+            policy, capacity = policy_of(self.settings), capacity_of(self.settings)
+        except UserError as error:
+            _log.error("settings not read again, the old ones stay: %s", error)
+            return
+        self.live.reconfigure(policy, capacity)
+        _log.info("SLO classes and capacity were read again")
 
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -284,6 +301,7 @@ class Runtime:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, asked, number)
+        loop.add_signal_handler(signal.SIGHUP, self.reload)
 
 
 def run(settings: Settings) -> int:

@@ -1,7 +1,8 @@
 """What the engine's counters say about one request: preemptions during it, and the waiting part of its TTFT.
 
 The engine tells neither for a single request on its metrics page, so both are read from the scrapes around
-it: the last at or before the request's start and the first at or after its end. From that follows:
+it: the last whose page had come when the request started and the first that was asked for after its end (a
+page on its way while the request ended may or may not count it). From that follows:
 
 * ``preemptions_rose`` is true when the preemption counter rose between those two. The span is a little longer
   than the request (by up to a scrape interval on the left), so a preemption just before it counts too.
@@ -25,9 +26,13 @@ _KEEP_NS = 3_600_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Running totals at one scrape, made to rise only (a decrease is a reset and adds the new value)."""
+    """Running totals at one scrape, made to rise only (a decrease is a reset and adds the new value).
+
+    What they say held at some time between ``asked_ns`` and ``at_ns``, when the page had come.
+    """
 
     at_ns: int
+    asked_ns: int
     preemptions: float | None
     queue_sum_s: float | None
     prefill_sum_s: float | None
@@ -58,12 +63,14 @@ class Attribution:
     _queue: _Rising = field(default_factory=_Rising)
     _prefill: _Rising = field(default_factory=_Rising)
 
-    def add(self, at_ns: int, view: EngineView) -> None:
-        """Take one good scrape; ``at_ns`` is the monotonic time at which its page had arrived."""
+    def add(self, at_ns: int, view: EngineView, duration_s: float = 0.0) -> None:
+        """Take one good scrape; ``at_ns`` is the monotonic time at which its page had arrived, ``duration_s``
+        how long that took."""
         queue, prefill = view.histogram("queue"), view.histogram("prefill")
         self._readings.append(
             Reading(
                 at_ns,
+                at_ns - round(duration_s * 1e9),
                 self._preemptions.take(view.total("preemptions")),
                 self._queue.take(queue.sum if queue else None),
                 self._prefill.take(prefill.sum if prefill else None),
@@ -79,8 +86,8 @@ class Attribution:
         return self._readings[-1].at_ns if self._readings else None
 
     def covers(self, record: RequestRecord) -> bool:
-        """A scrape from after the request's end is there."""
-        return self.last_ns is not None and self.last_ns >= record.end_ns
+        """A scrape that was asked for after the request's end is there."""
+        return bool(self._readings) and self._readings[-1].asked_ns >= record.end_ns
 
     def attribute(self, record: RequestRecord) -> RequestRecord:
         """The record with ``preemptions_rose`` and, where unset, ``queue_ns``, as far as they are known."""
@@ -103,7 +110,7 @@ class Attribution:
     def _span(self, start_ns: int, end_ns: int) -> list[Reading]:
         span: list[Reading] = []
         for reading in reversed(self._readings):
-            if reading.at_ns >= end_ns and span and span[-1].at_ns >= end_ns:
+            if reading.asked_ns >= end_ns and span and span[-1].asked_ns >= end_ns:
                 span[-1] = reading  # an earlier one that still lies after the end
             else:
                 span.append(reading)

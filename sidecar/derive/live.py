@@ -54,6 +54,16 @@ class Live:
         self.slos = self.policy.all_classes()
         self._edges = edges_for(self.slos)
 
+    def reconfigure(self, policy: SloPolicy, capacity: Capacity | None) -> None:
+        """Judge by other classes and another capacity from now on. What was counted stays as it was judged,
+        and the histograms keep their edges: a page's may not change while it is watched."""
+        self.policy, self.capacity = policy, capacity
+        self.judging.class_for = policy.class_for
+        self.slos = policy.all_classes()
+        known = {slo.name: slo for slo in self.slos}
+        for (_, name), state in self.classes.items():
+            state.slo = known.get(name, state.slo)
+
     def add_record(self, record: RequestRecord, now_ns: int, wall_s: float) -> list[Judged]:
         """Take a finished request. Returns it judged, or nothing when it waits for the next scrape: then a
         scrape soon is worth its while."""
@@ -68,7 +78,7 @@ class Live:
         self.engine = snapshot
         self.watch.add(snapshot.at_ns, snapshot.view, snapshot.wall_s)
         if snapshot.view is not None:
-            self.attribution.add(snapshot.at_ns, snapshot.view)
+            self.attribution.add(snapshot.at_ns, snapshot.view, snapshot.duration_s)
             view = snapshot.view
             adapters = (view.lora_running or frozenset()) | (view.lora_waiting or frozenset())
             # Adapters may be many, and must not take the room of the models themselves.

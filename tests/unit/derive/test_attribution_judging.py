@@ -57,6 +57,19 @@ def test_one_scrape_tells_nothing() -> None:
     assert Attribution().attribute(record) == record
 
 
+def test_a_page_on_its_way_while_the_request_ended_does_not_tell() -> None:
+    # Made before the request was counted, perhaps: on a slow machine a page takes long.
+    record = finished(end_s=10.0, ttft_s=1.0)
+    found = scrapes((8, page(queue_s=(5.0, 10), prefill_s=(5.0, 10))))
+    on_its_way = map_page(parse(page(queue_s=(5.0, 10), prefill_s=(7.0, 12))))
+    found.add(round(10.4 * S), on_its_way, duration_s=0.5)
+    assert not found.covers(record)
+    after = map_page(parse(page(queue_s=(13.0, 20), prefill_s=(7.0, 20))))
+    found.add(12 * S, after, duration_s=0.5)
+    assert found.covers(record)
+    assert found.attribute(record).queue_ns == 800_000_000  # 8 of 10 seconds, not 0 of 2
+
+
 def test_good_requests_are_judged_at_once() -> None:
     judging = Judging(lambda _: SLO, scrapes((9, page())))
     judged = judging.take(finished(), 10 * S)
