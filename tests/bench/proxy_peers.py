@@ -199,7 +199,7 @@ async def run(kind: str, port: int) -> None:
         own = await _listen(Source)
     elif kind == "relay":
         own = await _listen(lambda: Relay(port))
-    elif kind == "aiohttp":
+    elif kind in ("aiohttp", "aiohttp-uvloop"):
         own = await _aiohttp(port)
     elif kind in ("sidecar", "pass-only"):
         own = await _sidecar(port, observe=kind == "sidecar")
@@ -217,6 +217,6 @@ def open_files() -> None:
 
 if __name__ == "__main__":
     open_files()
-    # The plain way to use aiohttp is the standard loop.
+    # The plain way to use aiohttp, web.run_app, is the standard loop; the other kind is for comparison.
     start = asyncio.run if sys.argv[1] == "aiohttp" else uvloop.run
     start(run(sys.argv[1], int(sys.argv[2])))
