@@ -61,6 +61,11 @@ def _number(text: str) -> float:
 def add_server(parser: argparse.ArgumentParser) -> None:
     """Flags that say which server, and how to be let in."""
     parser.add_argument("--url", required=True, help="base URL of the server (or of the sidecar before it)")
+    parser.add_argument(
+        "--admin-url",
+        metavar="URL",
+        help="the sidecar's admin address, where --url is its proxy: its books are compared after each level",
+    )
     add_access(parser)
 
 

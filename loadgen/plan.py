@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from loadgen.arrivals import Arrivals
 from loadgen.guards import Finding
+from loadgen.reconcile import Books
 from sidecar.requests.records import RequestRecord
 
 
@@ -51,3 +52,4 @@ class Measured:
     cut_ns: int | None = None  # the level was interrupted at this moment
     engine: dict[str, float] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()  # noticed while running: a lost worker, a restarted server
+    books: Books | None = None  # what client, sidecar and engine counted

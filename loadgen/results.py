@@ -78,6 +78,10 @@ class LevelResult:
     flags: tuple[str, ...] = ()  # why it is not valid, or what to know
     engine: dict[str, float] = field(default_factory=dict)  # canonical engine signals over the window
     classes: dict[str, ClassResult] = field(default_factory=dict)  # where there are several
+    # Requests, tokens and mean TTFT of the whole level (warm-up and drain too) as client, sidecar and engine
+    # booked them, and how their differences come about.
+    books: dict[str, dict[str, float]] = field(default_factory=dict)
+    books_notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

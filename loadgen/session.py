@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from rich.console import Console
@@ -13,6 +13,7 @@ from rich.console import Console
 from loadgen import options
 from loadgen.arrivals import Arrivals
 from loadgen.engine_watch import EngineWatch
+from loadgen.ledgers import Ledgers, check_admin
 from loadgen.locust_pool import LoadFailed, LocustPool
 from loadgen.orders import Setup
 from loadgen.plan import LevelPlan, Measured
@@ -71,6 +72,8 @@ def measure(
     )
     preflight = Preflight(url, api_key=api_key, verify=args.ca_file or not args.insecure)
     probe = prober.body("Say something.", PROBE_TOKENS)
+    if args.admin_url:
+        patiently(lambda: check_admin(args.admin_url), stopped)
     needs_ids = any(workload.token_ids for workload in settings.mix.classes)
     server = patiently(
         lambda: preflight.check(
@@ -102,14 +105,21 @@ def measure(
         try:
             with LocustPool(setup, stopped=stopped) as pool:
                 watch = EngineWatch(url)
+                ledgers = Ledgers(url, args.admin_url or "")
 
                 def run_level(plan: LevelPlan) -> Measured:
                     display.begin(plan)
+                    ledgers.open()
                     measured = pool.run_level(plan, display.tick, on_phase=watch.phase)
                     if records is not None:
                         records.write(plan, measured.records, settings.slo)
                     engine, findings = watch.take()
-                    return replace(measured, engine=engine, findings=(*measured.findings, *findings))
+                    return replace(
+                        measured,
+                        engine=engine,
+                        findings=(*measured.findings, *findings),
+                        books=None if measured.cut_ns is not None else ledgers.close(measured.records),
+                    )
 
                 def on_level(level: LevelResult) -> None:
                     display.end(level)
@@ -128,10 +138,25 @@ def measure(
     console.print()
     console.print(render(report))
     files = write_all(report, args.out)
+    if booked := books_line(report.levels):
+        console.print(booked, highlight=False, markup=False, soft_wrap=True)
     console.print(f"\nreport: {files['html']}", highlight=False, markup=False, soft_wrap=True)
     if status == 0 and not any(level.completed for level in report.levels):
         status = FAILED
     return Outcome(report, status)
+
+
+def books_line(levels: Sequence[LevelResult]) -> str:
+    """One line on whether the books of client, sidecar and engine agree; empty where there is only one."""
+    compared = [level for level in levels if len(level.books) > 1]
+    if not compared:
+        return ""
+    who = max((list(level.books) for level in compared), key=len)
+    agree = sum(not any(flag.startswith("unaccounted") for flag in level.flags) for level in compared)
+    return (
+        f"Books of {', '.join(who[:-1])} and {who[-1]}: all requests and tokens accounted for in {agree} of "
+        f"{len(compared)} levels"
+    )
 
 
 def _must_be_writable(args: argparse.Namespace) -> None:

@@ -82,6 +82,7 @@ def level_result(
     findings = (
         *measured.findings,
         *([untold] if untold is not None else []),
+        *[Finding("unaccounted", text) for text in (measured.books.unexplained if measured.books else ())],
         *examine(
             load=plan.load,
             open_loop=plan.arrivals.open_loop,
@@ -136,6 +137,8 @@ def level_result(
         flags=tuple(str(finding) for finding in findings),
         engine=dict(measured.engine),
         classes=_by_class(records, verdicts, window_s),
+        books=measured.books.sides if measured.books else {},
+        books_notes=(*measured.books.notes, *measured.books.unexplained) if measured.books else (),
     )
 
 

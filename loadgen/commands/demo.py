@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         upstream = args.attach.rstrip("/") if args.attach else _simulator(args, children, stopped)
         if args.attach:
             patiently(lambda: must_be_reachable(upstream), stopped)
-        url = _sidecar(args, upstream, children, stopped)
+        url, args.admin_url = _sidecar(args, upstream, children, stopped)
         outcome = measure(args, url=url, search=search, arrivals=Arrivals(), stopped=stopped, console=console)
         if profile is not None and outcome.report.levels and stated:
             console.print("\n" + compared(profile, outcome.report.peak), highlight=False, markup=False)
@@ -104,7 +104,7 @@ def _simulator(args: argparse.Namespace, children: ExitStack, stopped: Callable[
 
 def _sidecar(
     args: argparse.Namespace, upstream: str, children: ExitStack, stopped: Callable[[], bool]
-) -> str:
+) -> tuple[str, str]:
     command = [sys.executable, "-m", "sidecar", "run", "--upstream", upstream]
     command += ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
     if args.slo:
@@ -112,8 +112,8 @@ def _sidecar(
     elif args.slo_file:
         command += ["--slo-file", args.slo_file]
     child = children.enter_context(Child("sidecar", command))
-    child.address("admin", limit_s=_START_LIMIT_S, stopped=stopped)
-    return child.address("proxy", limit_s=_START_LIMIT_S, stopped=stopped)
+    admin = child.address("admin", limit_s=_START_LIMIT_S, stopped=stopped)
+    return child.address("proxy", limit_s=_START_LIMIT_S, stopped=stopped), admin
 
 
 def compared(profile: Profile, peak: Peak) -> str:
