@@ -306,6 +306,8 @@ def _refuse_other_pages(text: str) -> None:
         # OpenMetrics quotes UTF-8 names inside braces, so a brace alone proves nothing.
         try:
             json.loads(text)
+        except RecursionError:
+            pass  # brackets without end are no metrics either
         except ValueError:
             return
         raise PageError("no metrics page: it is JSON", "not_metrics")

@@ -435,7 +435,7 @@ def _version_in(response: httpx.Response) -> str | None:
         return None
     try:
         found = json.loads(response.content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     text = found.get("version") if isinstance(found, dict) else None
     return text[:100] if isinstance(text, str) else None

@@ -260,7 +260,7 @@ def jwt(text: str, start: int, end: int, hint: str, regions: Sequence[str]) -> I
     head = text[start:end].lstrip("_").split(".", 1)[0]
     try:
         parsed = json.loads(base64.urlsafe_b64decode(head + "=" * (-len(head) % 4)))
-    except (ValueError, binascii.Error):
+    except (RecursionError, ValueError, binascii.Error):
         return
     if isinstance(parsed, dict):
         yield start, end, ""

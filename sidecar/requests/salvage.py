@@ -63,7 +63,7 @@ def _last_members(end: bytes) -> dict[str, Any]:
             break
         try:
             found = json.loads(b"{" + end[place.end() :])
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         return found if isinstance(found, dict) else {}
     return {}

@@ -1,10 +1,11 @@
-"""An OTLP collector (HTTP) that can be down, slow or refusing; counts the spans that arrived."""
+"""What stands around the sidecar: an OTLP collector that can be down, slow or refusing; a GPU exporter."""
 
 from __future__ import annotations
 
 import asyncio
 import gzip
 from dataclasses import dataclass
+from pathlib import Path
 
 from aiohttp import web
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
@@ -52,3 +53,32 @@ class Collector:
     async def _other(self, request: web.Request) -> web.Response:
         await request.read()
         return web.Response(status=200, content_type="application/x-protobuf")
+
+
+@dataclass
+class Exporter:
+    """A dcgm-exporter that can go away. ``port`` is valid after ``open``, and kept from then on."""
+
+    port: int = 0
+    looks: int = 0
+    _runner: web.AppRunner | None = None
+
+    async def open(self) -> None:
+        """Listen."""
+        app = web.Application()
+        app.router.add_get("/metrics", self._page)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
+        self.port = self._runner.addresses[0][1]
+
+    async def shut(self) -> None:
+        """Stop listening and cut what is connected."""
+        if self._runner is not None:
+            runner, self._runner = self._runner, None
+            await runner.cleanup()
+
+    async def _page(self, _request: web.Request) -> web.Response:
+        self.looks += 1
+        page = Path(__file__).parents[1] / "fixtures" / "gpu" / "dcgm_h100x8_t0.txt"
+        return web.Response(body=page.read_bytes(), headers={"Content-Type": "text/plain; version=0.0.4"})

@@ -54,6 +54,25 @@ async def collector_refuses(rig: Rig, status: int) -> float:
     return await _spans_again(rig)
 
 
+async def exporter_gone(rig: Rig) -> float:
+    """The GPU exporter goes away: its source says so, nothing old is shown as new, nothing else notices."""
+
+    async def sees(up: bool) -> bool:
+        page = await rig.metrics()
+        return [v for k, v in page.items() if k.startswith("goodput_gpu_source_up")] == [float(up)]
+
+    await until(lambda: sees(True), "the exporter was seen")
+    asked = len(rig.traffic.outcomes)
+    await rig.exporter.shut()
+    await until(lambda: sees(False), "the exporter was missed")
+    await asyncio.sleep(rig.hold_s)
+    failed = {w for w in rig.traffic.whats(asked) if w not in ("ok", "left", "404")}
+    if failed or not await rig.ready():
+        raise Wrong(f"requests failed with the exporter: {failed}")
+    await rig.exporter.open()
+    return await until(lambda: sees(True), "the exporter was seen again")
+
+
 async def clock_stepped(rig: Rig, offset_s: float) -> float:
     """The wall clock jumps there and back: durations, rates and windows do not notice."""
     before = json.loads((await rig.get("/goodput.json"))[1])

@@ -266,3 +266,41 @@ async def wrong_settings(rig: Rig) -> float:
     if status != 2 or len(said) != 1 or "scrape_interval_s" not in said[0]:
         raise Wrong(f"exit status {status}, said: {said}")
     return 0.0
+
+
+async def reloaded_with_an_error(rig: Rig) -> float:
+    """SIGHUP under traffic: a wrong file is told and the old settings stay; a right one is used."""
+    slo = rig.folder / "slo.yaml"
+    right = "default: a\nclasses:\n  a: {{ttft_s: {bound}, tpot_s: 30}}\n"
+    slo.write_text(right.format(bound=60), "utf-8")
+    program = await start_sidecar(
+        rig.folder, f"http://127.0.0.1:{rig.gate.port}", "--slo-file", str(slo), name="reload"
+    )
+    try:
+
+        async def bound() -> float:
+            return (await _page(rig, program))['goodput_slo_bound_seconds{class="a",bound="ttft"}']
+
+        async with await _other(rig, program) as traffic:
+            slo.write_text("default: a\nclasses:\n  a: {ttft_s: soon}\n", "utf-8")
+            program.signal(signal.SIGHUP)
+            await until(lambda: "the old ones stay" in program.words(), "the error was told")
+            if await bound() != 60 or not program.alive:
+                raise Wrong("the old settings did not stay")
+            slo.write_text(right.format(bound=40), "utf-8")
+            program.signal(signal.SIGHUP)
+            began = time.monotonic()
+
+            async def changed() -> bool:
+                return await bound() == 40
+
+            await until(changed, "the new settings were used")
+            took = time.monotonic() - began
+            traffic.pause()
+            await until(lambda: not traffic.busy, "traffic came to rest")
+            bad = [what for what in traffic.whats() if what not in ("ok", "left", "404")]
+        if bad or "Traceback" in program.words():
+            raise Wrong(f"requests failed while settings were read: {bad}")
+        return took
+    finally:
+        await _end(program)

@@ -20,7 +20,7 @@ from typing import Any
 
 import aiohttp
 
-from tests.soak.collector import Collector
+from tests.soak.collector import Collector, Exporter
 from tests.soak.gate import Gate, Mode
 from tests.soak.traffic import Traffic
 
@@ -166,6 +166,7 @@ class Rig:
     clock: Path
     session: aiohttp.ClientSession
     model: str
+    exporter: Exporter
     hold_s: float  # how long a fault lasts
     lost: int = 0
 
@@ -353,7 +354,7 @@ async def start_sidecar(
     return await start(
         [
             *("-m", "sidecar", "run", "--upstream", upstream, "--listen", "127.0.0.1:0"),
-            *("--admin", "127.0.0.1:0", "--scrape-interval-s", "0.5", *flags),
+            *("--admin", "127.0.0.1:0", "--scrape-interval-s", "1.5", *flags),
         ],
         log=folder / f"{name}.log",
         listening=2,
@@ -370,15 +371,17 @@ async def rig(*, clients: int = 8, pause_s: float = 0.15, hold_s: float = 2.5) -
         clock.write_bytes(struct.pack("d", 0.0))
         session = await stack.enter_async_context(aiohttp.ClientSession(trust_env=False))
         simulator = await start_simulator(folder)
-        gate, collector = Gate(simulator.addresses[0]), Collector()
+        gate, collector, exporter = Gate(simulator.addresses[0]), Collector(), Exporter()
         running: list[Program] = []
         try:
             await gate.open()
             await collector.open()
+            await exporter.open()
             sidecar = await start_sidecar(
                 folder,
                 f"http://127.0.0.1:{gate.port}",
-                *("--slo", SLO, "--content", "redact"),
+                *("--slo", SLO, "--content", "redact", "--gpus", "all", "--gpu-interval-s", "0.5"),
+                *("--gpu-dcgm", f"http://127.0.0.1:{exporter.port}"),
                 env={
                     "SOAK_CLOCK": str(clock),
                     "PYTHONPATH": f"{Path(__file__).parent / 'clock'}:{ROOT}",
@@ -391,7 +394,9 @@ async def rig(*, clients: int = 8, pause_s: float = 0.15, hold_s: float = 2.5) -
             async with session.get(simulator.addresses[0] + "/v1/models") as answer:
                 model = (await answer.json())["data"][0]["id"]
             traffic = Traffic(sidecar.addresses[0], model, clients=clients, pause_s=pause_s)
-            made = Rig(folder, gate, collector, simulator, sidecar, traffic, clock, session, model, hold_s)
+            made = Rig(
+                folder, gate, collector, simulator, sidecar, traffic, clock, session, model, exporter, hold_s
+            )
             try:
                 await until(made.ready, "the sidecar was ready")
                 async with traffic:
@@ -405,6 +410,7 @@ async def rig(*, clients: int = 8, pause_s: float = 0.15, hold_s: float = 2.5) -
                     await program.ended()
             await gate.shut()
             await collector.shut()
+            await exporter.shut()
 
 
 __all__ = ["Books", "Mode", "Program", "Rig", "Wrong", "rig", "samples", "settle", "start", "until"]

@@ -11,7 +11,7 @@ from tests.soak.slope import slope_of
 @pytest.mark.timeout(900)
 async def test_faults_under_traffic_and_held_load() -> None:
     said: list[str] = []
-    # In pytest the pages without end and the sweeps stay out: they are tested beside their code, and take long.
+    # Pages without end and sweeps stay out here: they are tested beside their code, and take long.
     lines, held = await soak(
         minutes=0.2, idle=200, hold_s=0.7, say=said.append, skip=("sweep", "Locust", "end")
     )
