@@ -21,15 +21,18 @@ class Answer:
         "_room",
         "_usage",
         "_warnings",
+        "answered_by",
         "api",
         "capture",
         "choices",
         "end_seen",
         "error_event",
+        "first_chunk_ns",
         "first_ns",
         "malformed",
         "model",
         "opaque",
+        "response_id",
         "retry_after_s",
         "skip",
         "status",
@@ -53,6 +56,9 @@ class Answer:
         self.malformed: str | None = None
         self.tracks: dict[int, Track] = {}
         self.first_ns: int | None = None
+        self.first_chunk_ns: int | None = None  # of any event, be it without output
+        self.answered_by = ""  # the model's name in the answer
+        self.response_id = ""
         self.total_tokens: int | None = None  # over all choices, as told
         self._room = Room()
         self._usage = Usage()
@@ -71,6 +77,10 @@ class Answer:
         """Take in what an event (at its time) or a whole answer (no time) says. False: it cannot be so."""
         if facts.error:
             self.error_event = True
+        if self.first_chunk_ns is None:
+            self.first_chunk_ns = at_ns
+        self.answered_by = self.answered_by or facts.model
+        self.response_id = self.response_id or facts.id
         if facts.model and not self.model:
             self.model = facts.model
         # Tokens told beside several choices are those of all of them, and so of none.
@@ -114,18 +124,19 @@ class Answer:
         if usage is None:
             return
         self._usage = Usage(
-            # What was read of the prompt never shrinks; some servers send 0 for it at the end.
-            prompt=max((n for n in (old.prompt, usage.prompt) if n is not None), default=None),
-            cached=max((n for n in (old.cached, usage.cached) if n is not None), default=None),
-            reasoning=old.reasoning if usage.reasoning is None else usage.reasoning,
-            accepted=old.accepted if usage.accepted is None else usage.accepted,
+            # All of these only ever grow; some servers send 0 for the prompt at the end.
+            prompt=_greater(old.prompt, usage.prompt),
+            cached=_greater(old.cached, usage.cached),
+            reasoning=_greater(old.reasoning, usage.reasoning),
+            accepted=_greater(old.accepted, usage.accepted),
         )
         if usage.output is None:
             return
         if whole or len(facts.deltas) != 1:
             self.total_tokens = usage.output
         else:
-            self.tracks[facts.deltas[0].choice].told = usage.output
+            track = self.tracks[facts.deltas[0].choice]
+            track.told = _greater(track.told, usage.output)
 
     def record(self, end: End, *, start_ns: int, end_ns: int, asked_stream: bool | None) -> RequestRecord:
         """The record of the finished answer. ``asked_stream``: what it was to be, should none have come."""
@@ -191,5 +202,16 @@ class Answer:
             first_answer_ns=min(answers, default=None),
             retry_after_s=self.retry_after_s,
             warnings=tuple(self._warnings),
+            extra=self._extra(),
             stream_gaps_ns=gaps if len(tracks) == 1 else tracks_.stream_gaps_ns(tracks),
         )
+
+    def _extra(self) -> dict[str, str]:
+        """What only spans tell; times in the record's clock."""
+        first = "" if self.first_chunk_ns is None else str(self.first_chunk_ns)
+        told = {"response_id": self.response_id, "response_model": self.answered_by, "first_chunk_ns": first}
+        return {key: value for key, value in told.items() if value}
+
+
+def _greater(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else max(one, other)

@@ -45,6 +45,7 @@ class Facts(NamedTuple):
     error: bool = False
     end: bool = False
     model: str = ""
+    id: str = ""  # of the answer
 
 
 _NOTHING = Facts()
@@ -79,7 +80,7 @@ def read_answer(api: Api, payload: Any) -> Facts:
     if api is Api.MESSAGES:
         text = "".join(_texts(body.get("content")))
         delta = Delta(output=bool(body.get("content")), text=text, finish=_finish(body.get("stop_reason")))
-        return Facts((delta,), _usage(body.get("usage")), model=name_of(body.get("model")))
+        return Facts((delta,), _usage(body.get("usage")), **_names(body))
     if api is Api.RESPONSES:
         return _responses_whole(body)
     return _NOTHING
@@ -101,7 +102,7 @@ def _choices(body: Mapping[str, Any], read: Any) -> Facts:
         if isinstance(index, bool) or not isinstance(index, int) or index < 0:
             raise Unreadable("a choice's index is not a whole number")
         deltas.append(read(index, entry, _finish(entry.get("finish_reason"))))
-    return Facts(tuple(deltas), _usage(body.get("usage")), model=name_of(body.get("model")))
+    return Facts(tuple(deltas), _usage(body.get("usage")), **_names(body))
 
 
 def _chat_delta(index: int, choice: Mapping[str, Any], finish: str | None) -> Delta:
@@ -169,7 +170,7 @@ def _messages_event(body: Mapping[str, Any]) -> Facts:
         usage = _usage(message.get("usage"))
         # The output tokens told here are those of the start, not a count of the answer.
         begun = None if usage is None else Usage(prompt=usage.prompt, cached=usage.cached)
-        return Facts((Delta(),), begun, model=name_of(message.get("model")))
+        return Facts((Delta(),), begun, **_names(message))
     if kind == "message_delta":
         finish = _finish(_mapping(body.get("delta"), "delta").get("stop_reason"))
         return Facts((Delta(finish=finish),), _usage(body.get("usage")))
@@ -191,12 +192,12 @@ def _responses_event(body: Mapping[str, Any]) -> Facts:
     if kind in ("response.completed", "response.incomplete", "response.done"):
         whole = _responses_whole(_mapping(body.get("response"), "response"))
         finishes = tuple(Delta(finish=delta.finish) for delta in whole.deltas)
-        return Facts(finishes, whole.usage, whole.error, end=True, model=whole.model)
+        return Facts(finishes, whole.usage, whole.error, end=True, model=whole.model, id=whole.id)
     if kind in ("response.failed", "response.cancelled"):
         return Facts(error=True, end=True)
     if kind == "response.created":
         response = body.get("response")
-        return Facts((Delta(),), model=name_of(response.get("model")) if isinstance(response, dict) else "")
+        return Facts((Delta(),), **_names(response if isinstance(response, dict) else {}))
     return _NOTHING
 
 
@@ -215,10 +216,15 @@ def _responses_whole(response: Mapping[str, Any]) -> Facts:
     ]
     delta = Delta(output=bool(response.get("output")), text="".join(texts), finish=finish)
     failed = status in ("failed", "cancelled") or bool(response.get("error"))
-    return Facts((delta,), _usage(response.get("usage")), failed, model=name_of(response.get("model")))
+    return Facts((delta,), _usage(response.get("usage")), failed, **_names(response))
 
 
 # --- small readers ---------------------------------------------------------
+
+
+def _names(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Who answered, and the answer's id."""
+    return {"model": name_of(body.get("model")), "id": name_of(body.get("id"))}
 
 
 def _usage(value: Any) -> Usage | None:
