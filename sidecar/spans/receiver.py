@@ -8,7 +8,7 @@ import io
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,10 +23,10 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 
 from sidecar.errors import SettingsError, UserError
 from sidecar.spans.intake import Intake
-from sidecar.spans.model import Span
 from sidecar.spans.otlp import spans_of
 
 _LARGEST = 16 << 20  # bytes of one message, unpacked
+_MOST_SPANS = 8192  # of one message; exporters send 512 unless told otherwise
 _QUIET_S = 120.0
 _SERVICE = "opentelemetry.proto.collector.trace.v1.TraceService"
 
@@ -49,7 +49,8 @@ class ReceiverSettings:
 class OtlpReceiver:
     """Listens and hands every decoded batch to the intake, on a worker thread of its own.
 
-    ``refused`` counts messages by reason: malformed, too_large, media_type, encoding, error.
+    ``refused`` counts messages by reason: malformed, too_large, media_type, encoding, error; and under
+    ``ids`` spans without a right trace and span id.
     """
 
     def __init__(
@@ -95,21 +96,27 @@ class OtlpReceiver:
             await asyncio.to_thread(stopped.wait, 2.0)
         if self._runner is not None:
             await self._runner.cleanup()
-        self.intake.tick(float("inf"))
+        await asyncio.to_thread(self.intake.tick, float("inf"))
         self._workers.shutdown(wait=False)
 
     def take(self, payload: bytes) -> None:
-        """One serialized export request. Raises DecodeError for what is none."""
+        """One serialized export request. Raises DecodeError for none, OverflowError for too many spans."""
         request = ExportTraceServiceRequest()
         request.ParseFromString(payload)
-        spans: Sequence[Span] = spans_of(request)
-        self.intake.take(spans, self._clock_s())
+        if sum(len(s.spans) for r in request.resource_spans for s in r.scope_spans) > _MOST_SPANS:
+            raise OverflowError
+        spans = spans_of(request)
+        # A collector refuses a whole batch for one span with such ids, and ours with it.
+        right = [span for span in spans if _is_id(span.trace_id, 32) and _is_id(span.span_id, 16)]
+        self.refused["ids"] += len(spans) - len(right)
+        self.intake.take(right, self._clock_s())
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(1.0)
             try:
-                self.intake.tick(self._clock_s())
+                # In a thread: whoever converts many spans holds the intake, and the loop serves requests.
+                await asyncio.to_thread(self.intake.tick, self._clock_s())
             except Exception:
                 self.refused["error"] += 1
 
@@ -134,6 +141,9 @@ class OtlpReceiver:
     def _export(self, payload: bytes, context: grpc.ServicerContext) -> ExportTraceServiceResponse:
         try:
             self.take(payload)
+        except OverflowError:
+            self.refused["too_large"] += 1
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"more than {_MOST_SPANS} spans")
         except DecodeError:
             self.refused["malformed"] += 1
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not an export request")
@@ -181,6 +191,10 @@ class OtlpReceiver:
         return web.Response(
             body=ExportTraceServiceResponse().SerializeToString(), content_type="application/x-protobuf"
         )
+
+
+def _is_id(text: str, length: int) -> bool:
+    return len(text) == length and text.strip("0") != ""
 
 
 def unpacked(data: bytes, most: int) -> bytes:

@@ -258,6 +258,33 @@ async def test_what_is_no_message_is_refused_and_counted(
     assert setup.receiver.refused == {reason: 1}
 
 
+async def test_a_span_with_wrong_ids_does_not_cost_the_others(setup: Setup) -> None:
+    # A collector refuses the whole batch for such an id.
+    message = trace_request([Span("1" * 32, "2" * 16, "", "load", 1, 1, 2, {})], {})
+    spans = message.resource_spans[0].scope_spans[0].spans
+    for trace_id, span_id in ((b"", b""), (b"x", b"y"), (b"1" * 40, b"2" * 40), (bytes(16), bytes(8))):
+        spans.add(trace_id=trace_id, span_id=span_id, name="load")
+    async with httpx.AsyncClient(trust_env=False) as client:
+        kind = {"content-type": "application/x-protobuf"}
+        answer = await client.post(setup.url, content=message.SerializeToString(), headers=kind)
+    assert answer.status_code == 200
+    assert setup.receiver.refused == {"ids": 4}
+    assert [span.trace_id for span in setup.passed] == ["1" * 32]
+
+
+async def test_very_many_spans_are_refused_and_hold_nobody_up(setup: Setup) -> None:
+    message = trace_request([], {})
+    spans = message.resource_spans.add().scope_spans.add().spans
+    for _ in range(60_000):
+        spans.add(trace_id=b"1" * 16, span_id=b"2" * 8, name="x")
+    async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+        kind = {"content-type": "application/x-protobuf"}
+        answer = await client.post(setup.url, content=message.SerializeToString(), headers=kind)
+    assert answer.status_code == 413
+    assert setup.receiver.refused["too_large"] == 1
+    assert not setup.passed
+
+
 async def test_a_taken_port_is_one_clear_line(setup: Setup) -> None:
     taken = OtlpReceiver(ReceiverSettings(grpc_port=setup.receiver.grpc_port, http_port=None), setup.intake)
     with pytest.raises(UserError, match="cannot listen"):

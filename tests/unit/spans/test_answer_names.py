@@ -28,9 +28,9 @@ def chat(delta: dict[str, str]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("api", "events", "answer_id"),
     [
-        (Api.CHAT, [chat({"role": "assistant"}), chat({"content": "a"}), chat({"content": "b"})], "chatcmpl-7"),
+        (Api.CHAT, [chat({"role": "assistant"}), chat({"content": "a"})], "chatcmpl-7"),
         (Api.MESSAGES, [{"type": "message_start", "message": {"id": "msg_1", "model": "answered"}}], "msg_1"),
-        (Api.RESPONSES, [{"type": "response.created", "response": {"id": "resp_1", "model": "answered"}}], "resp_1"),
+        (Api.RESPONSES, [{"type": "response.created", "response": {"id": "r-1", "model": "answered"}}], "r-1"),
     ],
 )  # fmt: skip
 def test_a_stream_says_its_id_and_model_once(api: Api, events: list[dict[str, Any]], answer_id: str) -> None:
