@@ -288,6 +288,12 @@ METRICS: tuple[Metric, ...] = (
         "vLLM's request spans, by whether they were joined with ours.",
     ),
     Metric("goodput_received_refused_total", "counter", ("reason",), "OTLP messages refused, by reason."),
+    Metric(
+        "goodput_engine_span_requests_total",
+        "counter",
+        ("result",),
+        "Requests as vLLM's spans tell them: the good share is an upper bound, for the rejected have none.",
+    ),
     Metric("goodput_receiver_quiet", "gauge", (), "1 when vLLM has sent no span in two minutes."),
     Metric("goodput_engine_cold_start_seconds", "gauge", ("phase",), "vLLM's last start, by phase."),
     # The sidecar itself
