@@ -73,10 +73,13 @@ class LevelRun:
         self._senders: set[gevent.Greenlet] = set()
         self._slot = Event()
         self._stop = Event()
+        self._sooner = Event()
         self._dispatched_ns = 0  # open loop: every arrival due before this has been sent
         self._lags = Distribution()
         self._failures = 0
         self._tokens = 0
+        self._ttft_sum_s = 0.0
+        self._ttft_count = 0
         self._rng = random.Random(f"users/{plan.seed}/{plan.number}/{worker}")
         self._t0_ns = 0
         self._cpu: tuple[float, float] | None = None
@@ -112,7 +115,6 @@ class LevelRun:
     def open_loop(self) -> None:
         """The dispatcher of an open loop: a greenlet for each arrival at its due time, answered or not."""
         plan = self.plan
-        window_end_ns = self._t0_ns + plan.window_ns[1]
         ceiling = None if plan.max_in_flight is None else max(1, plan.max_in_flight // self._workers)
         trace = self._maker.trace
         times = (
@@ -130,7 +132,7 @@ class LevelRun:
                 self._slot.clear()
                 self._slot.wait(1.0)
             if not self.sending:
-                self._give_up_unsent(due_ns, times, window_end_ns)
+                self._give_up_unsent(due_ns, times)
                 return
             sender = gevent.spawn(self._one, due_ns, self._next_serial())
             self._senders.add(sender)
@@ -150,9 +152,10 @@ class LevelRun:
             else:
                 gevent.sleep(0)
 
-    def _give_up_unsent(self, first_due_ns: int, later: Any, window_end_ns: int) -> None:
+    def _give_up_unsent(self, first_due_ns: int, later: Any) -> None:
         """A request that was due in the window but never left is a failed one, not one that never was."""
         now_ns = time.monotonic_ns()
+        window_end_ns = self._t0_ns + self.plan.window_ns[1]
         due_ns = first_due_ns
         while due_ns < min(window_end_ns, now_ns):
             request = self._maker.make(self.plan.number, self._next_serial())
@@ -235,6 +238,9 @@ class LevelRun:
         self._records.append(record)
         self._failures += record.outcome is not Outcome.COMPLETED
         self._tokens += record.output_tokens or 0
+        if record.ttft_ns is not None:
+            self._ttft_sum_s += record.ttft_ns / 1e9
+            self._ttft_count += 1
         self._on_record(record)
 
     def _close_records(self) -> None:
@@ -263,7 +269,7 @@ class LevelRun:
         try:
             self._enter("warmup", say)
             start_users(self.users)
-            self._sleep_until(self.plan.window_ns[0])
+            self._warm_up()
             self._enter("window", say)
             self._cpu = _cpu_now()
             self._sleep_until(self.plan.window_ns[1])
@@ -280,10 +286,29 @@ class LevelRun:
                 self._close_record()
             gc.enable()
 
+    def _warm_up(self) -> None:
+        while not self._stop.is_set():
+            left_ns = self._t0_ns + self.plan.window_ns[0] - time.monotonic_ns()
+            if left_ns <= 0:
+                return
+            self._sooner.wait(left_ns / 1e9)
+            self._sooner.clear()
+
+    def begin_window(self, start_ns: int) -> None:
+        """The load is steady: the window begins at this moment after the level's start, not when planned.
+
+        Must come before that moment; one that comes too late begins it now.
+        """
+        if self.phase == "warmup":
+            start_ns = max(start_ns, time.monotonic_ns() - self._t0_ns)
+            self.plan = replace(self.plan, warmup_s=start_ns / 1e9)
+            self._sooner.set()
+
     def cut(self) -> None:
         """Stop now: no more requests; those under way are closed."""
         self.sending = False
         self._stop.set()
+        self._sooner.set()
 
     def _sleep_until(self, offset_ns: int) -> None:
         while not self._stop.is_set():
@@ -319,6 +344,7 @@ class LevelRun:
         return {
             "records": [rebase(record, self._t0_ns) for record in self._records],
             "ended_ns": now_ns - self._t0_ns,
+            "warmup_s": self.plan.warmup_s,
             "client": ClientHealth(
                 cpu_share=self._cpu_share,
                 loop_lag_p99_s=self._lags.at(0.99),
@@ -358,6 +384,8 @@ class LevelRun:
                     "done": len(self._records) + len(self._over),
                     "failed": self._failures,
                     "tokens": self._tokens,
+                    "ttft_sum_s": self._ttft_sum_s,
+                    "ttft_count": self._ttft_count,
                     "in_flight": self._client.in_flight,
                 }
             )

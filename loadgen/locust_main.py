@@ -98,6 +98,7 @@ class Process:
                 "event": "level",
                 "records": pack(outcome["records"]),
                 "ended_ns": outcome["ended_ns"],
+                "warmup_s": outcome["warmup_s"],
                 "client": [
                     health.cpu_share,
                     health.loop_lag_p99_s,
@@ -130,6 +131,9 @@ class Process:
                     return
                 if order["do"] == "cut":
                     self.cut()
+                elif order["do"] == "window":
+                    if self._run is not None:
+                        self._run.begin_window(order["start_ns"])
                 elif order["do"] == "setup":
                     self.setup(order)
                 elif order["do"] == "level":

@@ -22,12 +22,14 @@ from loadgen.guards import Finding
 from loadgen.orders import Setup, level_order, setup_order
 from loadgen.plan import ClientHealth, LevelPlan, Measured
 from loadgen.processes import die_with_parent
+from loadgen.steady import SHORTEST_S, Reading, Steady
 from loadgen.wire import unpack
 from sidecar.requests.records import RequestRecord
 
 _START_LIMIT_S = 60.0
 _AFTER_LIMIT_S = 60.0  # beyond a level's own longest time: records of a large level take a while to come over
 _CUT_LIMIT_S = 10.0
+_WINDOW_AHEAD_S = 0.4  # every process must have heard of the window before it begins
 
 Tick = Callable[[dict[str, Any]], None]
 
@@ -166,6 +168,12 @@ class LocustPool:
         Raises `LoadFailed` when no process is left or none answers.
         """
         started = datetime.now(UTC).isoformat(timespec="seconds")
+        steady: Steady | None = None
+        if plan.warmup_max_s is not None and plan.warmup_s >= SHORTEST_S:
+            # The processes are told the longest warm-up, and again once it may end: should that word be lost,
+            # the level still runs.
+            steady = Steady(plan.warmup_s)
+            plan = replace(plan, warmup_s=max(plan.warmup_s, plan.warmup_max_s))
         for worker in self._workers:
             worker.tell(level_order(plan))
         waiting = {worker.index for worker in self._workers}
@@ -199,13 +207,29 @@ class LocustPool:
                 raise LoadFailed(f"a Locust process failed: {message['reason']}")
             elif message["event"] == "tick":
                 ticks[index] = message
-                on_tick(_sum_ticks(ticks))
+                total = _sum_ticks(ticks)
+                on_tick(total)
+                if steady is not None and total["phase"] == "warmup" and len(ticks) == len(self._workers):
+                    steady.add(_reading(total))
+                    if steady.reached:
+                        steady = None
+                        start_ns = round((total["elapsed_s"] + _WINDOW_AHEAD_S) * 1e9)
+                        for worker in self._workers:
+                            worker.tell({"do": "window", "start_ns": start_ns})
             elif message["event"] == "phase" and message["phase"] not in phases:
                 phases.add(message["phase"])
                 if on_phase is not None:
                     on_phase(message["phase"])
         if not results and not cut:
             raise LoadFailed(findings[0].text if findings else "no Locust process is left")
+        if steady is not None and not cut:
+            findings.append(
+                Finding(
+                    "not_steady",
+                    f"throughput or TTFT had not settled after {plan.warmup_s:g} s of warm-up; raise "
+                    "--warmup-max-s, or the load is more than the server can take",
+                )
+            )
         return _measured(plan, started, results, cut, findings)
 
     def _lost(self, index: int) -> Finding:
@@ -216,10 +240,17 @@ class LocustPool:
         return Finding("worker_lost", f"a Locust process ended in mid-level: {words}", voids=True)
 
 
+def _reading(total: dict[str, Any]) -> Reading:
+    return Reading(
+        total["elapsed_s"], total["done"], total["tokens"], total["ttft_sum_s"], total["ttft_count"]
+    )
+
+
 def _sum_ticks(ticks: dict[int, dict[str, Any]]) -> dict[str, Any]:
     newest = max(ticks.values(), key=lambda tick: float(tick["elapsed_s"]))
     sums = {
-        name: sum(tick[name] for tick in ticks.values()) for name in ("done", "failed", "tokens", "in_flight")
+        name: sum(tick[name] for tick in ticks.values())
+        for name in ("done", "failed", "tokens", "in_flight", "ttft_sum_s", "ttft_count")
     }
     return {"phase": newest["phase"], "elapsed_s": newest["elapsed_s"], **sums}
 
@@ -234,6 +265,8 @@ def _measured(
     records: list[RequestRecord] = []
     for result in results:
         records += unpack(result["records"])
+    # The window begins for all when it has begun for the last of them.
+    plan = replace(plan, warmup_s=max((r["warmup_s"] for r in results), default=plan.warmup_s))
     health = [ClientHealth(*result["client"]) for result in results]
     ended_ns = max((int(result["ended_ns"]) for result in results), default=0)
     return Measured(
@@ -248,4 +281,5 @@ def _measured(
         ),
         cut_ns=min(ended_ns, plan.window_ns[1]) if cut else None,
         findings=tuple(findings),
+        warmup_s=plan.warmup_s,
     )

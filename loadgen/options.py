@@ -13,6 +13,7 @@ from typing import Any
 
 from loadgen.address import Target
 from loadgen.arrivals import Arrivals, parse_arrivals
+from loadgen.steady import SHORTEST_S
 from loadgen.sweep import SweepSettings
 from loadgen.workload.datasets import read_prompts
 from loadgen.workload.lengths import parse_lengths
@@ -177,6 +178,13 @@ def add_measuring(parser: argparse.ArgumentParser, *, warmup_s: float, window_s:
         help="unmeasured start (default %(default)s)",
     )
     parser.add_argument(
+        "--warmup-max-s",
+        type=seconds_or_zero,
+        metavar="S",
+        help="go on warming up until throughput and TTFT are steady, at most so long (default: four times "
+        f"--warmup-s where that is {SHORTEST_S:g} s or more; 0: do not)",
+    )
+    parser.add_argument(
         "--window-s",
         type=seconds,
         default=window_s,
@@ -264,7 +272,7 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
     if args.body:
         try:
             extra = json.loads(args.body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"--body: not JSON ({error})") from None
         if not isinstance(extra, dict):
             raise UserError('--body: must be a JSON object, such as {"temperature": 0}')
@@ -320,6 +328,7 @@ def settings_of(args: argparse.Namespace, url: str, arrivals: Arrivals) -> Sweep
         drain_limit_s=args.drain_s,
         max_s=getattr(args, "max_seconds", None),
         max_in_flight=args.max_in_flight,
+        warmup_max_s=4 * args.warmup_s if args.warmup_max_s is None else args.warmup_max_s or None,
         trace=read_trace(trace) if trace else None,
     )
 

@@ -23,6 +23,7 @@ class LevelPlan:
     drain_limit_s: float
     seed: int
     max_in_flight: int | None = None  # open loop: beyond it a due request waits, and that wait counts
+    warmup_max_s: float | None = None  # the warm-up goes on until steady, at most so long; None: it is fixed
     number: int = 0  # which level of the sweep this is: makes its prompts differ from every other level's
 
     @property
@@ -52,4 +53,5 @@ class Measured:
     cut_ns: int | None = None  # the level was interrupted at this moment
     engine: dict[str, float] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()  # noticed while running: a lost worker, a restarted server
+    warmup_s: float | None = None  # how long the warm-up was, where it was not the plan's
     books: Books | None = None  # what client, sidecar and engine counted

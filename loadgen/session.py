@@ -112,7 +112,8 @@ def measure(
                     ledgers.open()
                     measured = pool.run_level(plan, display.tick, on_phase=watch.phase)
                     if records is not None:
-                        records.write(plan, measured.records, settings.slo)
+                        took_s = plan.warmup_s if measured.warmup_s is None else measured.warmup_s
+                        records.write(replace(plan, warmup_s=took_s), measured.records, settings.slo)
                     engine, findings = watch.take()
                     return replace(
                         measured,

@@ -8,7 +8,7 @@ import json
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -47,6 +47,7 @@ class SweepSettings:
     drain_limit_s: float
     max_s: float | None = None
     max_in_flight: int | None = None
+    warmup_max_s: float | None = None
     trace: Trace | None = None  # what is replayed, as read
 
 
@@ -93,8 +94,8 @@ class Sweep:
             if now[name] != then[name]:
                 where = _first_difference(then[name], now[name])
                 raise UserError(
-                    f"--resume: {name} is not that of the earlier report ({where}); give the same settings, or "
-                    "another --out"
+                    f"--resume: {name} is not that of the earlier report ({where}); give the same settings, "
+                    "or another --out"
                 )
         for level in earlier.levels:
             if not any(flag.startswith("interrupted") for flag in level.flags):
@@ -135,6 +136,8 @@ class Sweep:
             began_s = self._clock_s()
             plan = self._plan(load, self._number)
             measured = run_level(plan)
+            if measured.warmup_s is not None:
+                plan = replace(plan, warmup_s=measured.warmup_s)
             self._level_costs_s.append(self._clock_s() - began_s)
             level = level_result(plan, measured, self._settings.slo, self._expectations())
             if measured.cut_ns is None or level.sent:
@@ -157,6 +160,7 @@ class Sweep:
             seed=settings.seed,
             max_in_flight=settings.max_in_flight,
             number=number,
+            warmup_max_s=settings.warmup_max_s,
         )
 
     def _expectations(self) -> Expectations:
