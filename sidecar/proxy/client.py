@@ -19,7 +19,7 @@ from sidecar.proxy.head import Head, Refused, head_end, parse_request
 from sidecar.proxy.phase import Phase
 from sidecar.proxy.rewrite import forward_response, websocket
 from sidecar.proxy.upstream import UpstreamSide
-from sidecar.proxy.wire import pause, reset_on_close, resume, send, shut_half
+from sidecar.proxy.wire import pause, reset_on_close, resume, send, shut_half, was_reset
 from sidecar.requests.records import End
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class ClientSide(asyncio.Protocol):
         So the upstream gets the same to see. vLLM's uvicorn closes then, and the engine aborts; what was
         ready by then still arrives. Returns False to have the transport close itself.
         """
-        if self._phase in (Phase.CONNECT, Phase.WAIT):
+        if self._phase in (Phase.CONNECT, Phase.WAIT) and not was_reset(self.transport):
             self._half = True
             if self._up is not None:
                 shut_half(self._up.transport)

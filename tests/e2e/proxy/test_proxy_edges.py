@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import socket
+import struct
 
 import pytest
 
@@ -221,3 +222,21 @@ async def test_a_trace_that_cannot_be_continued_ends_here(came: list[str]) -> No
         assert sent not in came
         assert sent.endswith("-01")
         assert seen.header("tracestate") is None
+
+
+async def test_a_reset_right_behind_the_request_is_leaving() -> None:
+    go = asyncio.Event()
+
+    async def script(seen: Seen, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await go.wait()  # a server that takes no notice of its client's end
+
+    records: list[RequestRecord] = []
+    async with upstream(script) as up, proxied(up.port, records=records) as proxy:
+        client = socket.create_connection(("127.0.0.1", proxy.port))
+        await until(lambda: len(proxy.clients) == 1)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.sendall(request_bytes("POST", CHAT, HOST, BODY))
+        client.close()
+        await until(lambda: len(records) == 1 and not proxy.clients)
+        assert records[0].outcome is Outcome.CLIENT_LEFT
+        go.set()
