@@ -118,6 +118,7 @@ class Runtime:
         self._held = asyncio.Event()  # something waits to be judged
         self._poke_at_s: float | None = None
         self._poked_s = 0.0
+        self._looking: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
 
     async def run(self) -> None:
@@ -133,6 +134,11 @@ class Runtime:
             raise
         _say(f"proxy listening on http://{_shown(self.settings.address('listen')[0])}:{self.proxy.port}")
         _say(f"admin listening on http://{_shown(self.settings.address('admin')[0])}:{self.admin.port}")
+        receiver = self.tracing.receiver if self.tracing is not None else None
+        if receiver is not None:
+            host = _shown(receiver.settings.host)
+            grpc = f"{host}:{receiver.grpc_port}"
+            _say(f"span receiver listening on http://{host}:{receiver.http_port} grpc {grpc}")
         scaler = self._start_scaler()
         stop_scraping = asyncio.Event()
         scraping = asyncio.create_task(self.scraper.run(self._on_snapshot, stop_scraping))
@@ -155,6 +161,8 @@ class Runtime:
             ticking.cancel()
             scraping.cancel()
             asking.cancel()
+            if self._looking is not None:
+                self._looking.cancel()
             await asyncio.gather(scraping, ticking, asking, return_exceptions=True)
             if looking is not None:
                 await asyncio.gather(looking, return_exceptions=True)
@@ -236,8 +244,19 @@ class Runtime:
         if engine is None:
             return "the engine has not been scraped yet"
         if not engine.up:
+            self._look_again()
             return f"the engine is not up: {engine.reason}"
         return None
+
+    def _look_again(self) -> None:
+        """Someone waits for the engine, and the scraper may be pausing for half a minute by now."""
+        now_s = time.monotonic()
+        if now_s - self._poked_s >= _POKE_GAP_S and (self._looking is None or self._looking.done()):
+            self._poked_s = now_s
+            self._looking = asyncio.get_running_loop().create_task(self._look())
+
+    async def _look(self) -> None:
+        self._on_snapshot(await self.scraper.scrape_once())
 
     def _on_record(self, record: RequestRecord) -> None:
         judged = self.live.add_record(record, time.monotonic_ns(), time.time())
@@ -249,6 +268,8 @@ class Runtime:
         self._judged(judged)
 
     def _on_snapshot(self, snapshot: EngineSnapshot) -> None:
+        if snapshot is self.live.engine:
+            return  # a scrape that two waited for
         self._judged(self.live.add_snapshot(snapshot, time.monotonic_ns(), time.time()))
 
     def _judged(self, judged: list[Judged]) -> None:
@@ -270,7 +291,7 @@ class Runtime:
             if self._poke_at_s is not None and time.monotonic() >= self._poke_at_s:
                 self._poke_at_s, self._poked_s = None, time.monotonic()
                 if self.live.judging.held:
-                    self._on_snapshot(await self.scraper.scrape_once())
+                    await self._look()
                 if self.live.judging.held:  # that scrape was already on its way when they ended
                     self._poke_at_s = self._poked_s + _POKE_GAP_S
             if not self.live.judging.held and self._poke_at_s is None:

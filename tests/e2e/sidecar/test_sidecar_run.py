@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -10,11 +11,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import httpx
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from sidecar.cli import main
 from tests.support.sidecar_process import Running, sidecar_process, wait_for
 from tests.support.simulated import simulate_process
 
@@ -130,7 +133,7 @@ def test_events_come_without_being_asked_again(sidecar: Running) -> None:
 def test_sigterm_lets_a_stream_finish_and_exits_0(simulator: str, model: str) -> None:
     with sidecar_process(simulator, "--drain-s", "60") as running:
         answers: list[httpx.Response] = []
-        asked = threading.Thread(target=lambda: answers.append(ask(running.proxy, model, tokens=1500)))
+        asked = threading.Thread(target=lambda: answers.append(ask(running.proxy, model, tokens=600)))
         asked.start()
         wait_for(lambda: running.status()["proxy"]["in_flight"] == 1)
         running.process.send_signal(signal.SIGTERM)
@@ -219,20 +222,21 @@ def test_an_upstream_that_comes_later_is_found(tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_is_one_line_and_exit_2(
-    arguments: list[str], env: dict[str, str], said: str, tmp_path: Path
+    arguments: list[str],
+    env: dict[str, str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    root = Path(__file__).parents[3]
-    ran = subprocess.run(
-        [sys.executable, "-m", "sidecar", "run", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(root), "PATH": "/usr/bin:/bin", **env},
-        check=False,
-    )
-    assert ran.returncode == 2
-    (line,) = ran.stderr.strip().splitlines()
+    # In this process, for each costs a start otherwise; the ports below are tried in processes of their own.
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("GOODPUT_")]:
+        monkeypatch.delenv(name)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert main(["run", *arguments]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("goodput-sidecar: error: ")
     assert said in line
 
@@ -242,26 +246,14 @@ def test_a_taken_port_is_named(simulator: str) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        for flag, key in (("--listen", "listen"), ("--admin", "admin")):
-            other = {"--listen": "--admin", "--admin": "--listen"}[flag]
-            ran = subprocess.run(
-                [
-                    sys.executable,
-                    "-m",
-                    "sidecar",
-                    "run",
-                    "--upstream",
-                    simulator,
-                    flag,
-                    f"127.0.0.1:{port}",
-                    other,
-                    "127.0.0.1:0",
-                ],
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=False,
-            )
-            assert ran.returncode == 2
-            assert ran.stderr.startswith(f"goodput-sidecar: error: {key}: cannot listen on 127.0.0.1:{port}")
-            assert "Traceback" not in ran.stderr
+        command = [sys.executable, "-m", "sidecar", "run", "--upstream", simulator]
+        held, free = f"127.0.0.1:{port}", "127.0.0.1:0"
+        tried = {
+            key: subprocess.Popen([*command, f"--{key}", held, f"--{other}", free], stderr=PIPE, text=True)
+            for key, other in (("listen", "admin"), ("admin", "listen"))
+        }
+        for key, process in tried.items():
+            _, said = process.communicate(timeout=90)
+            assert process.returncode == 2
+            (line,) = said.strip().splitlines()
+            assert line.startswith(f"goodput-sidecar: error: {key}: cannot listen on {held}")
