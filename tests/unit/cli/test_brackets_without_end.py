@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,10 @@ from sidecar.requests.slo import load_slo
 from sidecar.requests.stream import StreamMeter
 
 DEEP = ("[" * 100_000, '{"a":' * 100_000, '{"a":[' * 50_000)
+
+
+def settings(path: Path) -> object:
+    return load_settings({}, file=path, environ={})
 
 
 @pytest.mark.parametrize("deep", DEEP, ids=("lists", "objects", "both"))
@@ -43,18 +49,24 @@ def test_nothing_that_reads_falls_over(deep: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("deep", [text[:6000] for text in DEEP], ids=("lists", "objects", "both"))
-@pytest.mark.parametrize("read", [load_capacity, load_slo, load_patterns, "settings"])
-def test_files_are_refused_in_a_word(deep: str, read: object, tmp_path: Path) -> None:
+@pytest.mark.parametrize("read", [load_capacity, load_slo, load_patterns, settings])
+def test_files_are_refused_in_a_word(deep: str, read: Callable[[Path], object], tmp_path: Path) -> None:
     path = tmp_path / "deep"
     path.write_text(deep, "utf-8")
     with pytest.raises(UserError, match="deep"):
-        if callable(read):
-            read(path)
-        else:
-            load_settings({}, file=path, environ={})
+        read(path)
 
 
 def test_a_token_of_brackets_is_no_jwt() -> None:
     head = base64.urlsafe_b64encode(b"[" * 100_000).decode().rstrip("=")
     text = f"{head}.{head[:40]}.{head[:43]}"
     assert list(jwt(text, 0, len(text), "", ())) == []
+
+
+def test_a_message_does_not_repeat_a_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "capacity.json"
+    path.write_text(json.dumps({"format": "x" * 100_000}), "utf-8")
+    with pytest.raises(UserError) as refused:
+        load_capacity(path)
+    assert len(str(refused.value)) < 2000
+    assert str(refused.value).startswith(f"{path}: format: must be 1")
