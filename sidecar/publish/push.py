@@ -7,9 +7,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from sidecar.errors import SettingsError
 from sidecar.publish.exposition import Family
+from sidecar.publish.resource import described
 from sidecar.slices import Steps, in_slices
 
 if TYPE_CHECKING:
@@ -121,8 +123,9 @@ def push_interval_s(environ: Mapping[str, str]) -> float:
 def resource_of(environ: Mapping[str, str]) -> dict[str, str]:
     """Resource attributes from the standard variables; ``service.name`` is ``vllm`` where none is given."""
     pairs = (pair.partition("=") for pair in environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","))
-    found = {key.strip(): value.strip() for key, sign, value in pairs if sign and key.strip()}
-    return {"service.name": "vllm"} | found | _named(environ.get("OTEL_SERVICE_NAME", ""))
+    found = {key.strip(): unquote(value.strip()) for key, sign, value in pairs if sign and key.strip()}
+    told = {"service.name": "vllm"} | found | _named(environ.get("OTEL_SERVICE_NAME", ""))
+    return {key: str(value) for key, value in described(told).items()}
 
 
 def _named(name: str) -> dict[str, str]:

@@ -2,6 +2,10 @@
 
 Whoever hands in a span never waits: a full queue drops it and counts. A collector that is down or slow
 costs spans, not requests.
+
+The SDK's exporters are not used: they answer failures with one word, so that drops could not be counted by
+reason, and log the collector's text, which may repeat content. They also take a wrong variable without a word
+and would need every span, ours and forwarded ones, remade as the SDK's; its resource detection is used.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from sidecar.publish.resource import described
 from sidecar.redaction.engine import Reason, Redactor
 from sidecar.redaction.filter import Content, ContentFilter
 from sidecar.redaction.patterns import load_patterns
@@ -131,7 +132,7 @@ class SpanRecorder:
         self._wall_ns = wall_ns
         self._clock_ns = clock_ns
         self.exporter = SpanExporter(
-            sink or make_sink(settings, resource_of(settings)),
+            sink or make_sink(settings),
             queue=settings.queue,
             batch=settings.batch,
             interval_s=settings.interval_s,
@@ -329,11 +330,7 @@ def redactor_of(settings: SpanSettings) -> Redactor:
 
 def resource_of(settings: SpanSettings) -> Mapping[str, Any]:
     """The resource attributes of everything that is exported."""
-    return {
-        "service.name": settings.service_name,
-        "telemetry.sdk.name": "goodput-sidecar",
-        **settings.resource,
-    }
+    return described({**settings.resource, "service.name": settings.service_name})
 
 
 class _Nowhere:
@@ -348,12 +345,15 @@ class _Nowhere:
         """Nothing is held."""
 
 
-def make_sink(settings: SpanSettings, resource: Mapping[str, Any]) -> Sink:
+def make_sink(settings: SpanSettings) -> Sink:
     """The sink for ``settings.exporter``."""
+    if settings.exporter == "none":
+        return _Nowhere()
+    resource = resource_of(settings)
     if settings.exporter == "otlp":
         assert settings.otlp is not None
         return OtlpSink(settings.otlp, resource, settings.otlp_logs if settings.content_on_event else None)
     if settings.exporter == "file":
         assert settings.file is not None
         return LinesSink(settings.file, resource)
-    return console_sink(resource) if settings.exporter == "console" else _Nowhere()
+    return console_sink(resource)
