@@ -79,6 +79,9 @@ class Shape:
     tail: bytes  # what pattern was made of
     head_len: int = 0  # bytes of framing before and after the data, in a framed shape
     tail_len: int = 0
+    unread: bytes | None = (
+        None  # the last event of this shape that told usage, where only its tokens were read
+    )
 
     @property
     def plain(self) -> bool:
@@ -92,6 +95,7 @@ class Shape:
         shape = copy.copy(self)
         shape.prefix, shape.suffix, shape.pattern = head + self.prefix, self.suffix + tail, pattern
         shape.tail, shape.head_len, shape.tail_len = whole, len(head), len(tail)
+        shape.unread = None
         return shape
 
     def match(self, data: bytes) -> int:

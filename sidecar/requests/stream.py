@@ -21,6 +21,7 @@ from sidecar.requests.tracks import SPILL, Track
 
 MAX_BODY_BYTES = 2 * 1024 * 1024  # of an answer that is not streamed, and of one event
 _MAX_SHAPES = 16  # a stream's choices, each perhaps with reasoning, content and tool calls
+_MAX_UNREAD_BYTES = 65_536
 _BOM_AND_SPACE = b"\xef\xbb\xbf \t\r\n"
 
 
@@ -70,7 +71,6 @@ class StreamMeter:
         "_shapes",
         "_sse",
         "_start_ns",
-        "_unread_usage",
     )
 
     def __init__(
@@ -103,7 +103,6 @@ class StreamMeter:
         self._ready: Sequence[Shape] = ()  # _framed between events, none within one
         self._plain: Sequence[_Plain] = ()
         self._counting: Sequence[_Counting] = ()
-        self._unread_usage: tuple[Shape, bytes] | None = None
 
     @property
     def first_ns(self) -> int | None:
@@ -156,7 +155,7 @@ class StreamMeter:
                     track.recent_ns.append(at_ns)
                     if shape.told:
                         track.recent_counts.append(int(told[1]))
-                        self._unread_usage = shape, data
+                        shape.unread = data
                     return
         try:
             for shape in self._ready:
@@ -340,19 +339,21 @@ class StreamMeter:
         answer = self._answer
         track = answer.tracks[shape.choice]
         if tokens >= 0:
-            # Its other figures are read only if no later usage comes.
-            self._unread_usage = shape, data
+            # Its other figures are read only if no later event of this shape comes.
+            shape.unread = data
+            if len(data) > _MAX_UNREAD_BYTES:
+                self._read_usage()
         if answer.capture and shape.text:
             track.keep_text(shape.string(data), answer.capture)
         answer.mark(track, at_ns, tokens)
 
     def _read_usage(self) -> None:
-        """Take in the usage of the last event that was decided from its bytes."""
-        if self._unread_usage is None:
-            return
-        shape, data = self._unread_usage
-        self._unread_usage = None
-        self._answer.merge(self._read(shape.name, data[shape.head_len : len(data) - shape.tail_len]))
+        """Take in the usage of events decided from their bytes: of each shape the last, the greatest."""
+        for shape in (*self._shapes, *self._framed):
+            data = shape.unread
+            if data is not None:
+                shape.unread = None
+                self._answer.merge(self._read(shape.name, data[shape.head_len : len(data) - shape.tail_len]))
 
     def _on_answer(self, data: bytes) -> None:
         try:
