@@ -20,6 +20,7 @@ from typing import Any
 
 import aiohttp
 
+from loadgen.processes import die_with_parent
 from tests.soak.collector import Collector, Exporter
 from tests.soak.gate import Gate, Mode
 from tests.soak.traffic import Traffic
@@ -86,6 +87,7 @@ async def start(
     """Start a process and wait for its ``listening`` lines. ``file_bytes``: no file it writes gets longer."""
 
     def limits() -> None:
+        die_with_parent()
         if file_bytes is not None:
             hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
             resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, hard))
