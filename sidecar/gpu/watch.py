@@ -34,6 +34,7 @@ _log = logging.getLogger(__name__)
 SPREAD_SIGNALS = ("sm_clock_hertz", "power_watts", "temperature_celsius")
 _THROTTLE_WINDOW_NS = 120 * 10**9
 _STALE_LOOKS = 3
+_STALE_LEAST_S = 5.0  # a busy machine is late, not blind
 
 
 @dataclass(slots=True)
@@ -164,7 +165,7 @@ class GpuState:
 
     @property
     def _stale_ns(self) -> int:
-        return int(_STALE_LOOKS * self.settings.interval_s * 1e9)
+        return int(max(_STALE_LEAST_S, _STALE_LOOKS * self.settings.interval_s) * 1e9)
 
     def _joined(self, at_ns: int) -> Reading:
         """All fresh readings as one; the exporter's word on a board comes before the library's."""
