@@ -14,6 +14,7 @@ from sidecar.redaction.filter import SIZE_LIMIT, ContentFilter, Level, cut
 from sidecar.redaction.numbers import DEFAULT_REGIONS
 from sidecar.redaction.patterns import EngineMissing, load_patterns
 from sidecar.redaction.structure import Structure
+from sidecar.requests.text import sound
 
 _BODY_KEYS = ("messages", "prompt", "input")
 
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     try:
         text = raw.decode("utf-8")
-        shown = _shown(text, raw, level, redactor)
+        shown = sound(_shown(text, raw, level, redactor))
         if args.counts:
             _print_counts(redactor, text)
     except UnicodeDecodeError:

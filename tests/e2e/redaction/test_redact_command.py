@@ -34,6 +34,13 @@ def test_a_request_body_keeps_its_structure() -> None:
     assert shown["gen_ai.request.stop_sequences"] == ["[EMAIL]"]
 
 
+def test_half_a_character_is_shown_as_one_that_can_be_written() -> None:
+    done = redact(b'{"messages":[{"role":"user","content":"a \\ud800 jo@example.com"}]}')
+    assert (done.returncode, done.stderr) == (0, b"")
+    shown = json.loads(done.stdout)
+    assert shown["gen_ai.input.messages"][0]["parts"][0]["content"] == "a \ufffd [EMAIL]"
+
+
 def test_levels_and_limit() -> None:
     assert redact(b"a@b.example", "--level", "drop").stdout == b""
     assert json.loads(redact(b"a@b.example", "--level", "shape").stdout) == {"type": "text", "length": 11}
