@@ -80,8 +80,8 @@ class Process:
             client=self._client,
             maker=self._maker,
             model=setup.model,
-            worker=setup.worker,
-            workers=setup.workers,
+            worker=order["worker"],
+            workers=order["workers"],
             timeout_s=setup.timeout_s,
             on_record=lambda record: fire_request(self._environment, record),
         )

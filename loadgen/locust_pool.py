@@ -139,7 +139,7 @@ class LocustPool:
         for index in range(self._setup.workers):
             worker = _Worker(index, self._said)
             self._workers.append(worker)
-            worker.tell(setup_order(replace(self._setup, worker=index)))
+            worker.tell(setup_order(self._setup))
         ready: set[int] = set()
         deadline = time.monotonic() + _START_LIMIT_S
         while len(ready) < len(self._workers) and not self._stopped():
@@ -174,8 +174,8 @@ class LocustPool:
             # the level still runs.
             steady = Steady(plan.warmup_s)
             plan = replace(plan, warmup_s=max(plan.warmup_s, plan.warmup_max_s))
-        for worker in self._workers:
-            worker.tell(level_order(plan))
+        for place, worker in enumerate(self._workers):
+            worker.tell(level_order(plan, place, len(self._workers)))
         waiting = {worker.index for worker in self._workers}
         ticks: dict[int, dict[str, Any]] = {}
         results: list[dict[str, Any]] = []

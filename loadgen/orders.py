@@ -21,8 +21,7 @@ class Setup:
     model: str
     seed: int
     calibration: Calibration
-    worker: int = 0
-    workers: int = 1
+    workers: int = 1  # processes to start
     timeout_s: float = 600.0
     trace: str = ""  # file or sample to replay, read by each process itself
     context_tokens: int | None = None  # what the model takes; longer rows of a trace are cut
@@ -46,9 +45,9 @@ def setup_from(order: dict[str, Any]) -> Setup:
     return Setup(**values)
 
 
-def level_order(plan: LevelPlan) -> dict[str, Any]:
-    """The order to run one level."""
-    return {"do": "level", "plan": asdict(plan)}
+def level_order(plan: LevelPlan, worker: int = 0, workers: int = 1) -> dict[str, Any]:
+    """The order to run one level, as one of so many processes: dealt anew each level, should one be lost."""
+    return {"do": "level", "plan": asdict(plan), "worker": worker, "workers": workers}
 
 
 def plan_from(values: dict[str, Any]) -> LevelPlan:

@@ -3,7 +3,7 @@
 Streams ``max_tokens`` tokens, one event each. Modes: ``ok``; ``dies:N`` answers 500 from the N-th chat
 request on; ``html`` answers every path with a web page; ``fails`` answers 500 to everything; ``stalls:S``
 holds one pause of S seconds in every tenth answer; ``closes`` ends each connection after its answer;
-``refuses:N`` answers 429 from the N-th chat request on.
+``refuses:N`` answers 429 from the N-th chat request on; ``breaks`` ends each answer with an error event.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import ssl
 import sys
 
 from aiohttp import web
@@ -48,6 +49,10 @@ class Fake:
         for index in range(tokens):
             if index:
                 await asyncio.sleep(self.itl_s)
+            if self.mode == "breaks" and index == tokens - 1:
+                await self.event(response, {"error": {"message": "the engine died", "code": 500}})
+                await response.write_eof()
+                return response
             if self.mode == "stalls" and index == tokens // 2 and number % 10 == 0:
                 await asyncio.sleep(self.argument)
             last = "length" if index == tokens - 1 else None
@@ -71,6 +76,7 @@ async def main(argv: list[str]) -> None:
     parser.add_argument("--mode", default="ok")
     parser.add_argument("--ttft-s", type=float, default=0.02)
     parser.add_argument("--itl-s", type=float, default=0.005)
+    parser.add_argument("--cert", help="certificate and key in one PEM file: speak TLS")
     parser.add_argument("--max-seconds", type=float, default=120)
     args = parser.parse_args(argv)
     fake = Fake(args.mode, args.ttft_s, args.itl_s)
@@ -79,8 +85,13 @@ async def main(argv: list[str]) -> None:
     app.router.add_post("/v1/chat/completions", fake.chat)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    print(f"fake listening on http://127.0.0.1:{runner.addresses[0][1]}", flush=True)
+    context = None
+    if args.cert:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(args.cert)
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+    scheme = "https" if context else "http"
+    print(f"fake listening on {scheme}://127.0.0.1:{runner.addresses[0][1]}", flush=True)
     await asyncio.sleep(args.max_seconds)
 
 

@@ -95,7 +95,6 @@ def test_orders_come_over_unchanged() -> None:
         model="m",
         seed=7,
         calibration=Calibration(1.25, 3.0, "tokenize"),
-        worker=1,
         workers=2,
         api_key="secret",
     )
