@@ -7,6 +7,7 @@ import json
 import pytest
 
 from sidecar.redaction.engine import Redactor
+from tests.support.held_out_values import HeldOut
 from tests.support.private_values import COUNTRIES, Maker, Score, missed, scores
 
 
@@ -15,9 +16,9 @@ def redactor() -> Redactor:
     return Redactor()
 
 
-@pytest.fixture(scope="module")
-def measured(redactor: Redactor) -> tuple[dict[str, Score], dict[str, Score]]:
-    maker = Maker()
+@pytest.fixture(scope="module", params=[Maker, HeldOut], ids=["tuned on", "held out"])
+def measured(redactor: Redactor, request: pytest.FixtureRequest) -> tuple[dict[str, Score], dict[str, Score]]:
+    maker: Maker = request.param()
     positives, negatives = maker.positives(), maker.negatives()
     assert len(positives) >= 400
     assert len(negatives) >= 400
