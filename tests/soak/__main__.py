@@ -16,7 +16,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak")
     parser.add_argument("--short", action="store_true", help="20 s of held load, 500 idle connections")
     parser.add_argument("--minutes", type=float, default=30.0, help="how long load is held (default: 30)")
-    parser.add_argument("--only", default="", help="only faults whose name holds this text")
+    parser.add_argument("--only", default="", help="only faults whose name holds one of these, with commas")
     args = parser.parse_args(argv)
     minutes, idle, hold_s = (0.3, 500, 1.0) if args.short else (args.minutes, 10_000, 5.0)
     lines, held = asyncio.run(soak(minutes=minutes, idle=idle, hold_s=hold_s, only=args.only))

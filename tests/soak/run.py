@@ -98,15 +98,11 @@ async def soak(
     only: str = "",
     skip: Sequence[str] = (),
 ) -> tuple[list[Line], Held | None]:
-    """The faults, then ``minutes`` of held load. ``only``: faults whose name holds this text;
-    ``skip``: not those whose name holds one of these."""
+    """The faults, then ``minutes`` of held load. ``only``: faults whose name holds one of these texts (with commas)."""
     began = time.monotonic()
     say(HEAD)
-    chosen = [
-        (name, fault)
-        for name, fault in faults(idle=idle)
-        if only in name and not any(word in name for word in skip)
-    ]
+    words = only.split(",")
+    chosen = [(name, fault) for name, fault in faults(idle=idle) if any(word in name for word in words)]
     async with rig(hold_s=hold_s) as one:
         lines = await under_traffic(one, chosen, say)
         held = await hold(one, minutes * 60) if minutes else None
