@@ -321,7 +321,7 @@ async def bench(total: int) -> bool:
                 used[peer.name].append(value)
                 starved |= set() if clean else {peer.name}
         print(f"CPU per chunk, {STREAMS} streams x {1000 // PERIOD_MS} chunks/s, median of {ROUNDS} rounds")
-        said = {
+        labels = {
             "relay": "relay (uvloop)",
             "aiohttp": "aiohttp (standard loop)",
             "aiohttp-uvloop": "aiohttp (uvloop)",
@@ -331,7 +331,7 @@ async def bench(total: int) -> bool:
             good = floor <= 1.5 if name == "sidecar" else None
             target = "<= 1.5x relay" if name == "sidecar" else ""
             shown = f"{median(values):.1f} us{'*' if name in starved else ''}"
-            ok &= line(f"  {said.get(name, name)}", shown, f"{floor:.2f}x", target, good)
+            ok &= line(f"  {labels.get(name, name)}", shown, f"{floor:.2f}x", target, good)
         share = ratio(used["sidecar"], used["aiohttp"])
         ok &= line("  sidecar to plain aiohttp (standard loop)", "", f"{share:.2f}x", "<= 0.5x", share <= 0.5)
         share = ratio(used["sidecar"], used["aiohttp-uvloop"])
