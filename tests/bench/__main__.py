@@ -13,7 +13,9 @@ def main(names: list[str]) -> int:
     found = {path.stem.removeprefix("bench_"): path for path in sorted(here.glob("bench_*.py"))}
     unknown = [name for name in names if name not in found]
     if unknown:
-        print(f"bench: no benchmark named {', '.join(unknown)}; there are: {', '.join(found)}", file=sys.stderr)
+        print(
+            f"bench: no benchmark named {', '.join(unknown)}; there are: {', '.join(found)}", file=sys.stderr
+        )
         return 2
     missed = []
     for name in names or found:
