@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -127,3 +128,30 @@ def test_a_hit_rate_needs_queries_and_no_reset() -> None:
     assert prefix_hit_rate(**rate) == 0.5
     assert prefix_hit_rate(**{**rate, "queries_after": 0}) is None
     assert prefix_hit_rate(**{**rate, "hits_before": 9}) is None
+
+
+def test_a_hit_rate_is_held_against_what_the_workload_shares_itself() -> None:
+    assert warm_prefix(0.55, own_rate=0.5) is None
+    assert warm_prefix(0.9, own_rate=None) is None
+    found = warm_prefix(0.8, own_rate=0.5)
+    assert found is not None
+    assert "shares only 50%" in found.text
+
+
+def test_each_class_may_ask_for_a_model_of_its_own() -> None:
+    adapter = replace(record(model="lora"), extra={"asked_model": "lora"})
+    assert examined([record(), adapter] * 5) == []
+    assert examined([record(), replace(adapter, model="m")] * 5) == ["other_model"]
+
+
+def test_answers_of_a_class_that_ends_by_itself_may_be_short() -> None:
+    own_end = replace(record(got=2), request_class="free")
+    expectations = Expectations(exact_outputs=True, model="m", inexact_classes=frozenset({"free"}))
+    assert examined([record(), own_end] * 5, expectations=expectations) == []
+    assert examined([record(got=2), own_end] * 5, expectations=expectations) == ["output_length"]
+
+
+def test_users_who_think_are_not_a_generator_that_lags() -> None:
+    idle = {"in_flight_mean": 0.5, "load": 4.0}
+    assert examined([record()] * 5, **idle) == ["client_limited"]
+    assert examined([record()] * 5, expectations=Expectations(model="m", thinks=True), **idle) == []
