@@ -96,9 +96,9 @@ async def soak(
     hold_s: float = 2.5,
     say: Callable[[str], None] = print,
     only: str = "",
-    skip: Sequence[str] = (),
 ) -> tuple[list[Line], Held | None]:
-    """The faults, then ``minutes`` of held load. ``only``: faults whose name holds one of these texts (with commas)."""
+    """The faults, then ``minutes`` of held load. ``only``: faults whose name holds one of its words,
+    which commas part."""
     began = time.monotonic()
     say(HEAD)
     words = only.split(",")
