@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -182,6 +183,9 @@ def _sampler(settings: SpanSettings, environ: Mapping[str, str]) -> SpanSettings
 def _batching(settings: SpanSettings, environ: Mapping[str, str]) -> SpanSettings:
     queue = int(_number("OTEL_BSP_MAX_QUEUE_SIZE", environ, settings.queue))
     batch = int(_number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", environ, settings.batch))
+    for name, value in (("OTEL_BSP_MAX_QUEUE_SIZE", queue), ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", batch)):
+        if not 0 < value <= 1_000_000:
+            raise SettingsError(f"{name}: wants a number from 1 to 1000000")
     delay_ms = _number("OTEL_BSP_SCHEDULE_DELAY", environ, settings.interval_s * 1000)
     return replace(settings, queue=queue, batch=batch, interval_s=delay_ms / 1000)
 
@@ -220,6 +224,15 @@ def otlp_settings(environ: Mapping[str, str], signal: str = "traces") -> OtlpSet
         raise SettingsError(f"{compression_name}: {compression!r} is none of none, gzip")
     timeout_name, _ = read("TIMEOUT")
     timeout_ms = _number(timeout_name, environ, 10_000.0)
+    if not 0 < timeout_ms < 1e9:
+        raise SettingsError(f"{timeout_name}: wants milliseconds above 0")
+    certificate_name, certificate = read("CERTIFICATE")
+    if certificate:
+        try:
+            ssl.create_default_context(cafile=certificate)
+        except OSError as error:  # an SSLError too
+            reason = error.strerror or type(error).__name__
+            raise SettingsError(f"{certificate_name}: {certificate}: no certificates: {reason}") from None
     headers_name, _ = read("HEADERS")
     return OtlpSettings(
         endpoint=target,
@@ -227,7 +240,7 @@ def otlp_settings(environ: Mapping[str, str], signal: str = "traces") -> OtlpSet
         headers=_pairs(headers_name, environ),
         timeout_s=timeout_ms / 1000,
         compression="gzip" if compression == "gzip" else "none",
-        certificate=read("CERTIFICATE")[1],
+        certificate=certificate,
         insecure=parts.scheme == "http" or read("INSECURE")[1].lower() == "true",
     )
 
@@ -241,6 +254,8 @@ def _pairs(name: str, environ: Mapping[str, str]) -> dict[str, str]:
         if not sign or not key.strip():
             raise SettingsError(f"{name}: entry {number} is not of the form key=value")
         found[key.strip()] = unquote(value.strip())
+        if not (key + found[key.strip()]).isprintable():
+            raise SettingsError(f"{name}: entry {number} holds a control character")
     return found
 
 
