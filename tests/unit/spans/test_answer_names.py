@@ -30,7 +30,7 @@ def chat(delta: dict[str, str]) -> dict[str, Any]:
     [
         (Api.CHAT, [chat({"role": "assistant"}), chat({"content": "a"})], "chatcmpl-7"),
         (Api.MESSAGES, [{"type": "message_start", "message": {"id": "msg_1", "model": "answered"}}], "msg_1"),
-        (Api.RESPONSES, [{"type": "response.created", "response": {"id": "r-1", "model": "answered"}}], "r-1"),
+        (Api.RESPONSES, [{"type": "response.created", "response": {"id": "r1", "model": "answered"}}], "r1"),
     ],
 )  # fmt: skip
 def test_a_stream_says_its_id_and_model_once(api: Api, events: list[dict[str, Any]], answer_id: str) -> None:
