@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from sidecar.errors import SettingsError
+from sidecar.urls import NO_USER, has_user, shown, split_http
 from sidecar.user_yaml import parse_value, read_text
 
 ENV_PREFIX = "GOODPUT_"
@@ -74,7 +74,7 @@ class Settings:
     semconv: str = _setting("", "release of the gen_ai conventions that spans follow")
     spans_file: str = _setting("", "write spans to this file, a JSON line each", "file")
     redaction_key_file: str = _setting("", "key for pseudonyms that stay the same over restarts", "file")
-    redaction_regions: str = _setting("", "regions whose private numbers are known, like EU,US")
+    redaction_regions: str = _setting("", "countries whose national telephone forms are known, e.g. US,GB,DE")
     redaction_deny_file: str = _setting("", "words that never leave, one a line", "file")
     redaction_patterns: str = _setting("", "further patterns, YAML", "file")
     spans_receiver: str = _setting("", "host to receive vLLM's own spans on (OTLP); off when empty")
@@ -240,10 +240,7 @@ def _number(raw: Any, where: str) -> float:
 
 
 def _check_url(text: str, where: str) -> None:
-    try:
-        parts = urlsplit(text)
-        fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        fine = False
-    if not fine:
+    if has_user(text):
+        raise SettingsError(f"{where}: {shown(text)!r}: {NO_USER}")
+    if split_http(text) is None:
         raise SettingsError(f"{where}: must be a URL like http://127.0.0.1:8000, not {text!r}")

@@ -36,14 +36,14 @@ def _values(text: str, name: str) -> list[tuple[str, Any]]:
     try:
         if text.lstrip().startswith("["):
             return [(f"{name}: entry {number}", value) for number, value in enumerate(json.loads(text), 1)]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"prompts {name}: is not JSON ({error})") from None
     values = []
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
                 values.append((f"{name}:{number}", json.loads(line)))
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise UserError(f"prompts {name}:{number}: is not JSON") from None
     return values
 

@@ -185,7 +185,7 @@ def _mooncake(line: str, where: str) -> TraceRow:
         row = TraceRow(
             at_ms / 1e3, int(value["input_length"]), int(value["output_length"]), tuple(map(int, blocks))
         )
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (RecursionError, ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{where}: needs timestamp, input_length and output_length") from None
     if not math.isfinite(at_ms):
         raise UserError(f"{where}: the timestamp must be a number")
