@@ -9,7 +9,7 @@ LOCK   := .ci/locks/dev.txt
 OUT    ?= out
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test tools lint types check bench demo-vllm test-vllm lock clean
+.PHONY: help install demo test tools lint types check bench soak demo-vllm test-vllm lock clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ check: lint types test  ## what CI runs
 
 bench: $(READY)  ## every benchmark, as ratios against a peer or a floor in the same run
 	@$(BIN)/python -m tests.bench
+
+soak: $(READY)  ## faults under traffic, every side's books compared after each (SOAK=--short for a short form)
+	@$(BIN)/python -m tests.soak $(SOAK)
 
 demo-vllm: $(READY)  ## the same sweep against a real vLLM on the CPU (installs it first: about 3 GB)
 	@bash tests/real_vllm/demo.sh $(OUT)/demo-vllm
