@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 _BOM = b"\xef\xbb\xbf"
 _LINE_COST = 48  # of memory for each data line beside its bytes: short lines without end are bounded too
+_LINE_HEAD = 256  # bytes kept of a line too long to keep, enough for its field and an event's name
 DEFAULT_MAX_EVENT_BYTES = 2 * 1024 * 1024
 
 
@@ -84,10 +85,15 @@ class SseParser:
         return events
 
     def _hold(self, part: bytes) -> None:
-        if self._held + len(self._line) + len(part) > self._max:
-            self._oversize = True
+        line = self._line
+        # Too large only if the whole line will be found so too, for no cut may change that: all but 9 bytes
+        # (a byte order mark and the field) are certainly data.
+        if self._held + len(line) + len(part) - 9 + _LINE_COST > self._max:
+            begin = line[:8] + part[:8]
+            if (begin.removeprefix(_BOM) if self._first else begin).startswith(b"data:"):
+                self._oversize = True
             # The line's beginning alone tells its field; the rest of it is not wanted.
-            part = part[: max(0, 64 - len(self._line))]
+            part = part[: max(0, _LINE_HEAD - len(line))]
         self._line += part
 
     def _take(self, line: bytes, events: list[SseEvent]) -> None:

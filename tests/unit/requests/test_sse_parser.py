@@ -94,3 +94,15 @@ def test_no_cut_changes_the_events(parts: list[bytes], data: st.DataObject) -> N
         assert [(event.name, event.data) for event in [*found, *parser.close()]] == events(
             body, close=True, limit=64
         )
+
+
+@pytest.mark.parametrize("limit", [60, 64, 70, 120])
+@pytest.mark.parametrize(
+    "first", [b"data: ", b"\xef\xbb\xbfdata: ", b"data:", b": ", b"event: ", b"data: a\ndata: "]
+)
+def test_no_cut_changes_what_is_too_large(first: bytes, limit: int) -> None:
+    for size in range(80):
+        body = first + b"x" * size + b"\ndata: y\n\n"
+        whole = SseParser(limit).feed(body)
+        bytewise = SseParser(limit)
+        assert [event for at in range(len(body)) for event in bytewise.feed(body[at : at + 1])] == whole
