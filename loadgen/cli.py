@@ -11,10 +11,22 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from loadgen import __version__
-from loadgen.commands import compare, demo, rehearse, report, simulate, sweep, target
-from loadgen.commands import run as run_command
-from loadgen.settings_file import with_settings
 from sidecar.errors import UserError
+
+try:
+    from loadgen.commands import compare, demo, rehearse, report, simulate, sweep, target
+    from loadgen.commands import run as run_command
+    from loadgen.settings_file import with_settings
+except ModuleNotFoundError as missing:
+    # The sidecar alone was installed, and its wheel brings this command too.
+    if missing.name is None or missing.name.partition(".")[0] in {"loadgen", "sidecar"}:
+        raise
+    print(
+        f"goodput-loadgen: error: {missing.name} is not installed; the load generator needs "
+        "pip install 'vllm-goodput[loadgen]' (in the source folder: pip install '.[loadgen]')",
+        file=sys.stderr,
+    )
+    raise SystemExit(2) from None
 
 # One line for each command module. A module brings ``add_parser(subparsers)`` and sets ``run``.
 COMMANDS: tuple[ModuleType, ...] = (demo, sweep, run_command, target, rehearse, report, compare, simulate)
