@@ -1,6 +1,5 @@
 """Mistakes a user can make: one clear line, exit code 2, never a traceback."""
 
-
 _LONGEST = 1500
 
 
