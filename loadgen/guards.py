@@ -198,7 +198,10 @@ def examine(
     cut: bool,
 ) -> list[Finding]:
     """Every finding about one level, the voiding ones first."""
-    failures = sum(r.outcome is not Outcome.COMPLETED for r in records)
+    # What was under way when the level was cut short was ended by us: that is no failure of the server.
+    ours = sum(r.outcome is Outcome.CLIENT_LEFT for r in records) if cut else 0
+    ended = len(records) - ours
+    failures = ended - sum(r.outcome is Outcome.COMPLETED for r in records)
     findings = [
         client_limited(
             load=load,
@@ -214,10 +217,10 @@ def examine(
         findings.append(Finding("interrupted", "the level was cut short", voids=True))
     if not records and not cut:
         findings.append(Finding("empty", "no request started in the window; make it longer", voids=True))
-    elif failures == len(records) and records:
+    elif failures == ended and ended:
         findings.append(Finding("all_failed", f"all {failures} requests failed"))
     elif failures:
-        findings.append(Finding("failures", f"{failures} of {len(records)} requests failed"))
+        findings.append(Finding("failures", f"{failures} of {ended} requests failed"))
     findings.append(late_stamps(stamp, loop_lag_p99_s, shared_stamp_share))
     if expectations.exact_outputs:
         pairs = [

@@ -98,6 +98,11 @@ def test_a_clean_level_has_no_finding() -> None:
 def test_each_trouble_has_its_finding() -> None:
     assert examined([]) == ["empty"]
     assert examined([record()], cut=True) == ["interrupted"]
+    left = [record(Outcome.CLIENT_LEFT)] * 9  # by Ctrl-C: no failures of the server
+    assert examined([record(), *left], cut=True) == ["interrupted"]
+    assert examined(left, cut=True) == ["interrupted"]
+    assert examined([record(), record(Outcome.ERROR), *left], cut=True) == ["interrupted", "failures"]
+    assert examined([record(), *left]) == ["failures"]
     assert examined([record(Outcome.ERROR)] * 3) == ["all_failed"]
     assert examined([record()] * 30 + [record(Outcome.ERROR)]) == ["failures"]
     assert examined([record(got=2)] * 5) == ["output_length"]
