@@ -77,13 +77,14 @@ class Child:
     def address(self, what: str, *, limit_s: float, stopped: Callable[[], bool] = lambda: False) -> str:
         """Wait for the line ``<what> listening on URL`` and return the URL.
 
-        Raises `UserError` when the process ends first, the limit passes, or ``stopped`` turns true.
+        Raises `UserError` when the process ends first or the limit passes, `KeyboardInterrupt` as soon as
+        ``stopped`` turns true.
         """
         deadline = time.monotonic() + limit_s
         with self._news:
             while what not in self._found:
                 if stopped():
-                    raise UserError("interrupted")
+                    raise KeyboardInterrupt
                 if not self.alive and not self._reader.is_alive():
                     raise UserError(f"the {self.name} ended before it listened: {self.last_words()}")
                 if time.monotonic() > deadline:
