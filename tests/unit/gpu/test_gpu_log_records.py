@@ -113,5 +113,9 @@ def test_to_a_collector_over_both_protocols(protocol):
         until(lambda: bool(tap.logs))
         sender.close()
     (entry,) = tap.logs[0].resource_logs
-    assert attributes_of(entry.resource.attributes) == {"service.name": "vllm", "host.name": "node-1"}
+    resource = attributes_of(entry.resource.attributes)
+    assert resource["service.name"] == "vllm"
+    assert resource["host.name"] == "node-1"
+    assert resource["telemetry.sdk.name"] == "goodput-sidecar"
+    assert resource["service.instance.id"]  # two pods' records must not look like one's
     assert entry.scope_logs[0].log_records[0].time_unix_nano == 42
