@@ -12,5 +12,5 @@ pid=
 stop() { if [ -n "$pid" ]; then kill "$pid" 2>/dev/null || true; fi; }
 trap stop EXIT
 pid=$("$here/real_vllm.sh" serve "$port" | tail -n 1)
-"$root/.venv/bin/goodput-loadgen" demo --attach "http://127.0.0.1:$port" --levels 1..32 --window-s 10 --warmup-s 3 \
-  --max-seconds 240 --out "$out"
+"$root/.venv/bin/goodput-loadgen" demo --attach "http://127.0.0.1:$port" --levels 1..32 --window-s 10 --warmup-s 1.5 \
+  --max-seconds 170 --out "$out"

@@ -126,7 +126,6 @@ def test_sweep_agrees_with_the_engine(real_vllm: str, tmp_path: Path) -> None:
     done = loadgen(
         *("sweep", "--url", real_vllm, "--levels", "1..4", "--slo", "ttft=5,tpot=1", "--out", str(tmp_path)),
         *("--prompt-tokens", "32", "--output-tokens", "16", "--warmup-s", "1", "--window-s", "4"),
-        limit_s=300.0,
     )
     assert done.status == 0, done.err
     report = load(tmp_path / "report.json")
