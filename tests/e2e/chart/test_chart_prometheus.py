@@ -109,6 +109,8 @@ class Stack:
             answer = httpx.get(f"{self.prometheus_url}/api/v1/query", params={"query": query}, timeout=10)
         except httpx.HTTPError:
             return None
+        if answer.status_code == 503:  # it listens before it is ready
+            return None
         body = answer.json()
         assert body["status"] == "success", body
         found: list[dict[str, Any]] = body["data"]["result"]

@@ -1,4 +1,8 @@
-"""What a client and a server see of each other through the proxy, on both event loops."""
+"""What a client and a server see of each other through the proxy, on both event loops.
+
+Above 500 lines because every test here takes the same running proxy and scripted server on both loops: apart
+they would repeat that ground.
+"""
 
 from __future__ import annotations
 
